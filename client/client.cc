@@ -28,10 +28,16 @@ void NoteAnswer(ClientCore& core, const Node& node, const v1::LookupResponse& re
 // A typed unary call of kvstow.v1.KvCache.
 template <typename Response, typename Request>
 absl::StatusOr<Response> CallCache(ClientCore& core, absl::string_view method,
-                                   const Request& request) {
+                                   const Request& request, Time deadline) {
+  const grpc::ByteBuffer message = WriteMessage(request);
+  if (message.Length() > kMaxMessageBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        method, ": the message has ", message.Length(), " bytes, and the server takes ",
+        kMaxMessageBytes, ": name fewer keys in a call"));
+  }
   KVSTOW_ASSIGN_OR_RETURN(
       const Answer answer,
-      CallUnary(core, absl::StrCat("/kvstow.v1.KvCache/", method), WriteMessage(request)));
+      CallUnary(core, absl::StrCat("/kvstow.v1.KvCache/", method), message, deadline));
   Response response;
   KVSTOW_RETURN_IF_ERROR(ReadMessage(answer.message, response));
   NoteAnswer(core, *answer.node, response);
@@ -41,15 +47,16 @@ absl::StatusOr<Response> CallCache(ClientCore& core, absl::string_view method,
 // Does the same for a call that names a space. Opens the space where the client or the server does
 // not know it.
 template <typename Response, typename Request>
-absl::StatusOr<Response> CallInSpace(ClientCore& core, absl::string_view method, Request& request) {
+absl::StatusOr<Response> CallInSpace(ClientCore& core, absl::string_view method, Request& request,
+                                     Time deadline) {
   if (core.payloads.Find(request.space())->fingerprint.empty()) {
-    KVSTOW_RETURN_IF_ERROR(OpenAgain(core, request.space()));
+    KVSTOW_RETURN_IF_ERROR(OpenAgain(core, request.space(), deadline));
   }
   request.set_fingerprint(core.payloads.Find(request.space())->fingerprint);
-  absl::StatusOr<Response> response = CallCache<Response>(core, method, request);
+  absl::StatusOr<Response> response = CallCache<Response>(core, method, request, deadline);
   if (!IsOtherSpace(response.status())) return response;
-  KVSTOW_RETURN_IF_ERROR(OpenAgain(core, request.space()));
-  return CallCache<Response>(core, method, request);
+  KVSTOW_RETURN_IF_ERROR(OpenAgain(core, request.space(), deadline));
+  return CallCache<Response>(core, method, request, deadline);
 }
 
 template <typename Request>
@@ -178,9 +185,10 @@ bool Client::IsStale(const SpaceInfo& space) const {
 
 absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blob) {
   if (Forked()) return ForkedStatus();
-  KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,
-                          CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendCalibration",
-                                              PiecesOf(blob, v1::SendCalibrationRequest())));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const grpc::ByteBuffer answer,
+      CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendCalibration",
+                          PiecesOf(blob, v1::SendCalibrationRequest()), impl_->core.Deadline()));
   v1::SendCalibrationResponse response;
   KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
   return response.calibration();
@@ -189,18 +197,19 @@ absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blo
 absl::Status Client::SendStatistics(absl::string_view space, std::span<const uint8_t> blob) {
   if (Forked()) return ForkedStatus();
   const std::string name(space);
+  const Time deadline = impl_->core.Deadline();
   const auto send = [&] {
     v1::SendStatisticsRequest first;
     first.set_space(name);
     first.set_fingerprint(impl_->core.payloads.Find(name)->fingerprint);
     return CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendStatistics",
-                               PiecesOf(blob, std::move(first)))
+                               PiecesOf(blob, std::move(first)), deadline)
         .status();
   };
   const bool known = !impl_->core.payloads.Find(name)->fingerprint.empty();
   const absl::Status sent = known ? send() : absl::NotFoundError("");
   if (!IsOtherSpace(sent)) return sent;
-  const absl::Status opened = OpenAgain(impl_->core, name);
+  const absl::Status opened = OpenAgain(impl_->core, name, deadline);
   return opened.ok() ? send() : opened;
 }
 
@@ -208,15 +217,16 @@ PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> k
   if (Forked()) return {.tiers = {}, .status = ForkedStatus()};
   auto request = KeyedRequest<v1::LookupRequest>(space, keys);
   request.set_lease(lease);
+  const Time deadline = impl_->core.Deadline();
   const absl::StatusOr<v1::LookupResponse> response = [&]() -> absl::StatusOr<v1::LookupResponse> {
     request.set_fingerprint(impl_->core.payloads.Find(request.space())->fingerprint);
     Node& node = impl_->core.nodes.current();
-    KVSTOW_ASSIGN_OR_RETURN(auto direct, LookupDirect(impl_->core, node, request));
+    KVSTOW_ASSIGN_OR_RETURN(auto direct, LookupDirect(impl_->core, node, request, deadline));
     if (direct.has_value()) {
       NoteAnswer(impl_->core, node, *direct);
       return *std::move(direct);
     }
-    return CallInSpace<v1::LookupResponse>(impl_->core, "Lookup", request);
+    return CallInSpace<v1::LookupResponse>(impl_->core, "Lookup", request, deadline);
   }();
   PrefixHit hit;
   if (!response.ok()) {
@@ -238,7 +248,8 @@ absl::Status Client::Release(uint64_t lease) {
   if (lease != 0 && nodes.LeaseAt(nodes.current(), lease) == 0) return absl::OkStatus();
   v1::ReleaseRequest request;
   request.set_lease(lease);
-  return CallCache<v1::ReleaseResponse>(impl_->core, "Release", request).status();
+  return CallCache<v1::ReleaseResponse>(impl_->core, "Release", request, impl_->core.Deadline())
+      .status();
 }
 
 std::unique_ptr<PageBuffer> Client::NewBuffer(size_t bytes) {
@@ -330,6 +341,7 @@ absl::StatusOr<std::vector<ReportResult>> Client::ReportAttention(
     absl::string_view space, std::span<const PageReport> reports) {
   if (Forked()) return ForkedStatus();
   std::vector<ReportResult> out;
+  const Time deadline = impl_->core.Deadline();
   while (out.size() < reports.size()) {
     v1::ReportAttentionRequest request;
     request.set_space(std::string(space));
@@ -344,9 +356,9 @@ absl::StatusOr<std::vector<ReportResult>> Client::ReportAttention(
       out.push_back({PageOutcome::kRefused, "the column is too large for a call"});
       continue;
     }
-    KVSTOW_ASSIGN_OR_RETURN(
-        const v1::ReportAttentionResponse response,
-        CallInSpace<v1::ReportAttentionResponse>(impl_->core, "ReportAttention", request));
+    KVSTOW_ASSIGN_OR_RETURN(const v1::ReportAttentionResponse response,
+                            CallInSpace<v1::ReportAttentionResponse>(impl_->core, "ReportAttention",
+                                                                     request, deadline));
     if (response.results_size() != request.pages_size()) {
       return absl::InternalError(absl::StrCat("the server answered ", response.results_size(),
                                               " of ", request.pages_size(), " reports"));
@@ -364,8 +376,9 @@ absl::StatusOr<std::vector<PageOutcome>> Client::Delete(absl::string_view space,
   if (Forked()) return ForkedStatus();
   auto request = KeyedRequest<v1::DeleteRequest>(space, keys);
   request.set_force(force);
-  KVSTOW_ASSIGN_OR_RETURN(const v1::DeleteResponse response,
-                          CallInSpace<v1::DeleteResponse>(impl_->core, "Delete", request));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const v1::DeleteResponse response,
+      CallInSpace<v1::DeleteResponse>(impl_->core, "Delete", request, impl_->core.Deadline()));
   return OutcomesOf(response.status(), keys.size());
 }
 
@@ -374,7 +387,8 @@ absl::StatusOr<uint64_t> Client::DropSpace(absl::string_view space) {
   v1::DropSpaceRequest request;
   request.set_space(std::string(space));
   KVSTOW_ASSIGN_OR_RETURN(const v1::DropSpaceResponse response,
-                          CallInSpace<v1::DropSpaceResponse>(impl_->core, "DropSpace", request));
+                          CallInSpace<v1::DropSpaceResponse>(impl_->core, "DropSpace", request,
+                                                             impl_->core.Deadline()));
   return response.pages();
 }
 
@@ -384,8 +398,9 @@ absl::StatusOr<std::vector<PageOutcome>> Client::Pin(absl::string_view space,
   if (Forked()) return ForkedStatus();
   auto request = KeyedRequest<v1::PinRequest>(space, keys);
   request.set_unpin(!pinned);
-  KVSTOW_ASSIGN_OR_RETURN(const v1::PinResponse response,
-                          CallInSpace<v1::PinResponse>(impl_->core, "Pin", request));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const v1::PinResponse response,
+      CallInSpace<v1::PinResponse>(impl_->core, "Pin", request, impl_->core.Deadline()));
   return OutcomesOf(response.status(), keys.size());
 }
 
@@ -395,8 +410,9 @@ ServingNode Client::serving() const {
 
 absl::StatusOr<std::string> Client::Call(absl::string_view method, absl::string_view request) {
   if (Forked()) return ForkedStatus();
-  KVSTOW_ASSIGN_OR_RETURN(const Answer answer,
-                          CallUnary(impl_->core, std::string(method), BufferOf(request)));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const Answer answer,
+      CallUnary(impl_->core, std::string(method), BufferOf(request), impl_->core.Deadline()));
   return BytesOf(answer.message);
 }
 

@@ -13,12 +13,12 @@ constexpr int kMostLookedUp = 768;  // keys, of at most 64 bytes
 }  // namespace
 
 absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core, Node& node,
-                                                               const v1::LookupRequest& request) {
+                                                               const v1::LookupRequest& request,
+                                                               Time deadline) {
   if (!core.options_status.ok() || request.keys_size() > kMostLookedUp) return std::nullopt;
   if (request.fingerprint().empty()) return std::nullopt;
   DirectPool::Connection* const connection = node.direct.Take();
   if (connection == nullptr) return std::nullopt;
-  const Time deadline = core.Deadline();
   std::optional<v1::LookupResponse> response;
   const absl::Status asked = node.direct.RunHere(connection, [&](const DirectSocket& socket) {
     v1::DirectRequest frame;

@@ -15,7 +15,8 @@ namespace kvstow {
 // Looks up at the node, on this thread. Returns nothing when the Lookup must go over gRPC. Fails
 // with DEADLINE_EXCEEDED when no time is left for another attempt.
 absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core, Node& node,
-                                                               const v1::LookupRequest& request);
+                                                               const v1::LookupRequest& request,
+                                                               Time deadline);
 
 }  // namespace kvstow
 

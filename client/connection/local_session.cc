@@ -1,8 +1,11 @@
 #include "client/connection/local_session.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +17,7 @@
 namespace kvstow {
 namespace {
 
-// The answers to more pages might not fit into the socket, and the server does not wait for room.
+// The answers to more pages would not fit into the socket, and the server does not wait for long.
 constexpr size_t kMaxTravelling = 128;
 constexpr size_t kMostPagesPerMessage = 16;
 static_assert(kMostPagesPerMessage <= kMaxLocalPages);
@@ -71,6 +74,7 @@ absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const Options& 
   KVSTOW_ASSIGN_OR_RETURN(auto staging, TakeStaging(socket, welcome.welcome(), options));
   std::unique_ptr<LocalSession> session(
       new LocalSession(std::move(socket), std::move(memory), std::move(staging), options.timeout));
+  if (session->sooner_.get() < 0) return absl::UnavailableError("local session: no eventfd");
   KVSTOW_ASSIGN_OR_RETURN(session->receiving_, StartThread("kvstow-local", [all = session.get()] {
                             all->ReceiveAll();
                           }));
@@ -82,7 +86,8 @@ LocalSession::LocalSession(LocalSocket socket, SharedMemory memory,
     : socket_(std::move(socket)),
       memory_(std::move(memory)),
       staging_(std::move(staging)),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      sooner_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 LocalSession::~LocalSession() {
   Close();
@@ -184,7 +189,9 @@ void LocalSession::Start(const std::string& space, const std::string& fingerprin
         std::get<v1::LocalPutPage>(request).set_number(number);
       }
       pending_.emplace(number, Pending{std::move(pages[i]), head, deadline});
+      deadlines_.insert(deadline);
     }
+    if (deadline < waits_until_) (void)eventfd_write(sooner_.get(), 1);
   }
   if (broken.ok()) return SendMore();
   for (const Page& page : pages) page.done(broken);
@@ -227,22 +234,35 @@ void LocalSession::SendMore() {
   }
 }
 
-// Returns how long to wait for a message: until the next deadline. With nothing open, a request
-// that begins meanwhile ends later than this.
-Duration LocalSession::Patience() const {
-  MutexLock lock(mu_);
-  return pending_.empty() ? timeout_ : pending_.begin()->second.deadline - Clock::Real().Now();
+// Waits for a message until the first deadline of a request, also of one that begins meanwhile.
+absl::Status LocalSession::AwaitMessage() {
+  for (;;) {
+    const Time now = Clock::Real().Now();
+    bool late;
+    int ms;
+    {
+      MutexLock lock(mu_);
+      waits_until_ = deadlines_.empty() ? now + timeout_ : *deadlines_.begin();
+      late = !deadlines_.empty() && waits_until_ <= now;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(waits_until_ - now).count();
+      ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+    }
+    pollfd waits[] = {{.fd = socket_.descriptor(), .events = POLLIN, .revents = 0},
+                      {.fd = sooner_.get(), .events = POLLIN, .revents = 0}};
+    (void)poll(waits, std::size(waits), ms);
+    if (waits[0].revents != 0) return absl::OkStatus();
+    if (late) return absl::DeadlineExceededError("a request was not answered in time");
+    uint64_t rang;
+    if (waits[1].revents != 0) (void)eventfd_read(sooner_.get(), &rang);
+  }
 }
 
 void LocalSession::ReceiveAll() {
   v1::LocalReply reply;
   absl::Status status;
   while (status.ok()) {
-    status = socket_.Receive(reply, Patience());
-    if (absl::IsDeadlineExceeded(status) && Patience() > Duration(0)) {
-      status = absl::OkStatus();
-      continue;
-    }
+    status = AwaitMessage();
+    if (status.ok()) status = socket_.Receive(reply);
     if (status.ok()) status = Take(reply);
   }
   Break(status);
@@ -283,6 +303,7 @@ absl::Status LocalSession::Take(v1::LocalReply& reply) {
       KVSTOW_RETURN_IF_ERROR(CheckKey(get->page().key(), reply.got().reply()));
     }
     page = std::move(it->second.page);
+    deadlines_.erase(deadlines_.find(it->second.deadline));
     pending_.erase(it);
     --travelling_;
   }

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "base/shared_memory.h"
 #include "client/connection/fork.h"
@@ -96,7 +98,7 @@ class LocalSession {
   absl::Status Take(v1::LocalReply& reply);
   void TakeSlot(v1::LocalSlot& slot);
   absl::Status SendFree(const v1::Slot& slot) const;
-  Duration Patience() const;
+  absl::Status AwaitMessage();
   void Break(const absl::Status& why);
   void SendMore();
   std::optional<v1::LocalRequest> NextMessage();
@@ -106,9 +108,12 @@ class LocalSession {
   const SharedMemory memory_;
   const std::unique_ptr<GpuStaging> staging_;
   const Duration timeout_;
+  const Descriptor sooner_;  // an eventfd: there is an earlier deadline
   mutable Mutex mu_;
   CondVar slot_came_;
-  std::map<uint64_t, Pending> pending_ KVSTOW_GUARDED_BY(mu_);  // by number, in order of deadlines
+  std::map<uint64_t, Pending> pending_ KVSTOW_GUARDED_BY(mu_);  // by number
+  std::multiset<Time> deadlines_ KVSTOW_GUARDED_BY(mu_);        // of those
+  Time waits_until_ KVSTOW_GUARDED_BY(mu_);  // the thread that takes answers, unless sooner_ rings
   uint64_t last_number_ KVSTOW_GUARDED_BY(mu_) = 0;
   uint64_t next_to_send_ KVSTOW_GUARDED_BY(mu_) = 1;  // earlier ones were sent
   size_t travelling_ KVSTOW_GUARDED_BY(mu_) = 0;      // sent and not answered

@@ -54,8 +54,9 @@ absl::StatusOr<SpaceInfo> Note(ClientCore& core, const v1::OpenSpaceRequest& req
 }
 
 absl::StatusOr<SpaceInfo> Open(ClientCore& core, const v1::OpenSpaceRequest& request,
-                               Payload payload) {
-  KVSTOW_ASSIGN_OR_RETURN(const Answer answer, CallUnary(core, kMethod, WriteMessage(request)));
+                               Payload payload, Time deadline) {
+  KVSTOW_ASSIGN_OR_RETURN(const Answer answer,
+                          CallUnary(core, kMethod, WriteMessage(request), deadline));
   v1::OpenSpaceResponse response;
   KVSTOW_RETURN_IF_ERROR(ReadMessage(answer.message, response));
   return Note(core, request, response, payload);
@@ -96,11 +97,11 @@ class Opening final : public StreamHandler {
 
 absl::StatusOr<SpaceInfo> OpenSpace(ClientCore& core, const SpaceOptions& options,
                                     Payload payload) {
-  return Open(core, RequestOf(options), payload);
+  return Open(core, RequestOf(options), payload, core.Deadline());
 }
 
 absl::StatusOr<SpaceInfo> FindSpace(ClientCore& core, absl::string_view name) {
-  return Open(core, RequestOf(name), core.options.payload);
+  return Open(core, RequestOf(name), core.options.payload, core.Deadline());
 }
 
 bool IsOtherSpace(const absl::Status& status) {
@@ -115,12 +116,15 @@ bool IsStale(ClientCore& core, const SpaceInfo& space) {
   return false;
 }
 
-absl::Status OpenAgain(ClientCore& core, const std::string& space) {
+absl::Status OpenAgain(ClientCore& core, const std::string& space, Time deadline) {
   const std::shared_ptr<SpacePayload> known = core.payloads.Find(space);
-  if (known->fingerprint.empty()) return FindSpace(core, space).status();
+  if (known->fingerprint.empty()) {
+    return Open(core, RequestOf(space), core.options.payload, deadline).status();
+  }
   v1::OpenSpaceResponse response;
-  KVSTOW_ASSIGN_OR_RETURN(const Answer answer,
-                          CallUnary(core, kMethod, WriteMessage(RequestOf(known->again))));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const Answer answer,
+      CallUnary(core, kMethod, WriteMessage(RequestOf(known->again)), deadline));
   KVSTOW_RETURN_IF_ERROR(ReadMessage(answer.message, response));
   return response.fingerprint() == known->fingerprint ? absl::OkStatus() : IsAnother(space);
 }

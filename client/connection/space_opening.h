@@ -39,7 +39,7 @@ inline constexpr char kStaleSpace[] =
     "the space was opened as another one since: use what the last OpenSpace answered";
 
 // Opens a space again, or by its name. After OK, core.payloads knows its fingerprint.
-absl::Status OpenAgain(ClientCore& core, const std::string& space);
+absl::Status OpenAgain(ClientCore& core, const std::string& space, Time deadline);
 // Does the same for a call that must not block. `then` runs on core.executor, after as many
 // attempts as `attempts` allows. `attempts` must live until then.
 void OpenAgain(ClientCore& core, const std::string& space, Attempts& attempts,

@@ -113,10 +113,10 @@ absl::Status AttemptStream(RpcCore& core, Node& node, const std::string& method,
 // Tries until an attempt brings an answer or no other attempt is worth it. `only`: not null for a
 // call of that node alone.
 absl::StatusOr<Answer> Try(
-    RpcCore& core, Node* only,
+    RpcCore& core, Node* only, Time deadline,
     const std::function<absl::Status(Node&, Time, grpc::ByteBuffer&)>& attempt) {
   if (!core.options_status.ok()) return core.options_status;
-  Attempts attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout);
+  Attempts attempts(core.options.attempts, deadline);
   for (;;) {
     Node& node = only == nullptr ? core.nodes.current() : *only;
     grpc::ByteBuffer response;
@@ -136,17 +136,18 @@ absl::StatusOr<Answer> Try(
 }  // namespace
 
 absl::StatusOr<Answer> CallUnary(RpcCore& core, const std::string& method,
-                                 const grpc::ByteBuffer& request) {
-  return Try(core, nullptr, [&](Node& node, Time deadline, grpc::ByteBuffer& response) {
-    return Attempt(core, node, method, request, deadline, response);
+                                 const grpc::ByteBuffer& request, Time deadline) {
+  return Try(core, nullptr, deadline, [&](Node& node, Time until, grpc::ByteBuffer& response) {
+    return Attempt(core, node, method, request, until, response);
   });
 }
 
 absl::StatusOr<grpc::ByteBuffer> CallUnaryAt(RpcCore& core, Node& node, const std::string& method,
                                              const grpc::ByteBuffer& request) {
   KVSTOW_ASSIGN_OR_RETURN(
-      Answer answer, Try(core, &node, [&](Node& at, Time deadline, grpc::ByteBuffer& response) {
-        return Attempt(core, at, method, request, deadline, response);
+      Answer answer,
+      Try(core, &node, core.Deadline(), [&](Node& at, Time until, grpc::ByteBuffer& response) {
+        return Attempt(core, at, method, request, until, response);
       }));
   return std::move(answer.message);
 }
@@ -161,10 +162,12 @@ absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(RpcCore& core, Node& node, const 
 }
 
 absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(RpcCore& core, const std::string& method,
-                                                     std::span<const grpc::ByteBuffer> requests) {
+                                                     std::span<const grpc::ByteBuffer> requests,
+                                                     Time deadline) {
   KVSTOW_ASSIGN_OR_RETURN(
-      Answer answer, Try(core, nullptr, [&](Node& node, Time deadline, grpc::ByteBuffer& response) {
-        return AttemptStream(core, node, method, requests, deadline,
+      Answer answer,
+      Try(core, nullptr, deadline, [&](Node& node, Time until, grpc::ByteBuffer& response) {
+        return AttemptStream(core, node, method, requests, until,
                              [&](const grpc::ByteBuffer& message) { response = message; });
       }));
   return std::move(answer.message);
@@ -176,8 +179,7 @@ absl::Status CallServerStreaming(RpcCore& core, const std::string& method,
   if (!core.options_status.ok()) return core.options_status;
   Node& node = core.nodes.current();
   const absl::Status status =
-      AttemptStream(core, node, method, {&request, 1}, Clock::Real().Now() + core.options.timeout,
-                    std::move(on_message));
+      AttemptStream(core, node, method, {&request, 1}, core.Deadline(), std::move(on_message));
   if (!status.ok()) core.nodes.Failed(node, status);
   return Explain(status, core.options.address);
 }

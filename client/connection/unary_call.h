@@ -19,11 +19,12 @@ struct Answer {
 };
 
 // Sends one message and returns one, over the metadata connection. Retries as client.h says. Blocks
-// at most core.options.timeout. Errors carry an explanation for people.
+// until `deadline` at most. Errors carry an explanation for people.
 absl::StatusOr<Answer> CallUnary(RpcCore& core, const std::string& method,
-                                 const grpc::ByteBuffer& request);
+                                 const grpc::ByteBuffer& request, Time deadline);
 
-// Works like CallUnary, but asks this node alone. Gives up when another one takes over.
+// Works like CallUnary, but asks this node alone, and blocks at most core.options.timeout. Gives up
+// when another one takes over.
 absl::StatusOr<grpc::ByteBuffer> CallUnaryAt(RpcCore& core, Node& node, const std::string& method,
                                              const grpc::ByteBuffer& request);
 
@@ -33,7 +34,8 @@ absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(RpcCore& core, Node& node, const 
 
 // Sends several messages, in order, and returns one; otherwise works like CallUnary.
 absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(RpcCore& core, const std::string& method,
-                                                     std::span<const grpc::ByteBuffer> requests);
+                                                     std::span<const grpc::ByteBuffer> requests,
+                                                     Time deadline);
 
 // Sends one message and receives a stream; makes a single attempt. `on_message` runs on a thread of
 // gRPC, one call at a time, while the caller waits.

@@ -40,9 +40,12 @@ absl::StatusOr<DecodedPayload> DecodeEncodedPayload(std::span<const uint8_t> pay
   KVSTOW_RETURN_IF_ERROR(decoder
                              ? decoder(header, parsed.bodies, wanted, out_bytes)
                              : DecodePage(header, parsed.bodies, wanted, out_bytes, calibrations));
-  DecodedPayload out{.bytes = bytes, .tokens = wanted.tokens.count, .keep = {}};
+  DecodedPayload out{.bytes = bytes, .tokens = wanted.tokens.count, .kept_share = 1, .keep = {}};
   KVSTOW_ASSIGN_OR_RETURN(auto kept, KeptTokens(header, parsed.bodies, wanted));
-  if (kept.has_value()) out.keep = std::move(kept->keep);
+  if (kept.has_value()) {
+    out.kept_share = kept->Share();
+    out.keep = std::move(kept->keep);
+  }
   return out;
 }
 

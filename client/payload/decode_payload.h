@@ -21,7 +21,8 @@ namespace kvstow {
 struct DecodedPayload {
   size_t bytes = 0;  // at the front of PageGet::out
   uint32_t tokens = 0;
-  std::vector<uint8_t> keep;  // as in GetResult
+  double kept_share = 1;  // these two are as in GetResult
+  std::vector<uint8_t> keep;
 };
 
 // Writes the layers and tokens that `page` asks for to page.out. Fails with DATA_LOSS when the page

@@ -87,6 +87,7 @@ void PageLanding::Decode() {
   if (decoded.ok()) {
     result_.bytes = decoded->bytes;
     result_.tokens = decoded->tokens;
+    result_.kept_share = decoded->kept_share;
     result_.keep = decoded->keep;
     result_.first_position += page_.first_token;
     return;

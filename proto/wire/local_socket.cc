@@ -138,7 +138,8 @@ absl::Status LocalSocket::Send(const google::protobuf::MessageLite& message, int
     std::memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
   }
   if (sendmsg(descriptor_, &header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-    return Failed(errno == EAGAIN ? "the peer does not read" : "send", errno);
+    if (errno == EAGAIN) return absl::ResourceExhaustedError("local socket: no room to send");
+    return Failed("send", errno);
   }
   return absl::OkStatus();
 }

@@ -3,8 +3,8 @@
 // SOCK_SEQPACKET: the kernel copies each message, keeps them apart and in order, and tells each
 // side when the other is gone. Thread-safe: several threads may wait in Receive, and each message
 // goes to one of them; any thread may call Send and HangUp. Errors: UNAVAILABLE when the peer hung
-// up or does not read, INVALID_ARGUMENT for a message that is too long or does not parse,
-// DEADLINE_EXCEEDED.
+// up, RESOURCE_EXHAUSTED when it left so much unread that there is no room to send,
+// INVALID_ARGUMENT for a message that is too long or does not parse, DEADLINE_EXCEEDED.
 #ifndef KVSTOW_PROTO_WIRE_LOCAL_SOCKET_H_
 #define KVSTOW_PROTO_WIRE_LOCAL_SOCKET_H_
 

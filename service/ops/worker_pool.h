@@ -1,8 +1,8 @@
 // A fixed number of threads for work that takes time: encoding, decoding, disk.
 //
-// gRPC's own threads must never do such work. Submitters bound the queue (the credits of streams,
-// the cap on streams). Thread-safe. The destructor runs the queue, then joins; nothing may be
-// submitted from then on.
+// gRPC's own threads must never do such work. Submitters bound the queue (so many pages of each
+// stream, the cap on streams). Thread-safe. The destructor runs the queue, then joins; nothing may
+// be submitted from then on.
 #ifndef KVSTOW_SERVICE_OPS_WORKER_POOL_H_
 #define KVSTOW_SERVICE_OPS_WORKER_POOL_H_
 

@@ -15,6 +15,10 @@ namespace {
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kScoreBytes = 2;
 
+uint64_t BytesOfColumn(const KvSpec& spec, uint32_t tokens) {
+  return kScoreBytes * spec.layers * tokens * spec.kv_heads;
+}
+
 absl::Status Wrong(absl::string_view name, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("column '", name, "' ", why));
 }
@@ -33,7 +37,7 @@ absl::Status CheckColumn(const KvSpec& spec, uint32_t tokens, absl::string_view 
         " lower-case letters, digits or '_'; this one has ", name.size(), " bytes, or others"));
   }
   if (queries == 0) return Wrong(name, "sums over no queries: say how many");
-  const uint64_t want = kScoreBytes * spec.layers * tokens * spec.kv_heads;
+  const uint64_t want = BytesOfColumn(spec, tokens);
   if (bytes == want) return absl::OkStatus();
   return Wrong(name, absl::StrCat("has ", bytes, " bytes: ", spec.layers, " layers, ", tokens,
                                   " tokens and ", spec.kv_heads, " KV heads have ", want));
@@ -65,6 +69,10 @@ uint64_t ColumnBytes(const v1::PutPage& page) {
   uint64_t bytes = 0;
   for (const v1::PageColumn& column : page.columns()) bytes += column.bytes();
   return bytes;
+}
+
+uint64_t MostColumnBytes(const KvSpec& spec) {
+  return kMaxColumns * BytesOfColumn(spec, spec.page_tokens);
 }
 
 absl::StatusOr<AttentionColumns> ReadColumns(const KvSpec& spec, const v1::PutPage& page,

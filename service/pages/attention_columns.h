@@ -29,6 +29,7 @@ absl::StatusOr<AttentionColumn> ReadColumn(const KvSpec& spec, absl::string_view
 // Checks the columns of a page that is put: each as above, none twice, at most kMaxColumns.
 absl::Status CheckColumns(const KvSpec& spec, const v1::PutPage& page);
 uint64_t ColumnBytes(const v1::PutPage& page);
+uint64_t MostColumnBytes(const KvSpec& spec);  // of a page of the space
 // Returns the columns of a page that passed. `scores` holds those of all columns, one after the
 // other.
 absl::StatusOr<AttentionColumns> ReadColumns(const KvSpec& spec, const v1::PutPage& page,

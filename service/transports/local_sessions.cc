@@ -1,5 +1,6 @@
 #include "service/transports/local_sessions.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
@@ -117,14 +119,32 @@ class LocalSessions::Session {
     return absl::OkStatus();
   }
 
+  // Waits for room in the socket. Nothing but the thread is held meanwhile.
+  absl::Status Send(const v1::LocalReply& reply) const {
+    const Time end = Clock::Real().Now() + all_.options_.patience;
+    for (;;) {
+      const absl::Status sent = socket_.Send(reply);
+      if (!absl::IsResourceExhausted(sent)) return sent;
+      const Duration left = end - Clock::Real().Now();
+      if (left <= Duration::zero()) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("it has left its answers unread for ",
+                         absl::FormatDuration(absl::FromChrono(all_.options_.patience))));
+      }
+      pollfd room{.fd = socket_.descriptor(), .events = POLLOUT};
+      const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+      (void)poll(&room, 1, static_cast<int>(ms));  // wakes for a worker that hung up, too
+    }
+  }
+
   void Serve() {
     v1::LocalRequest request;
     absl::Status status;
     while (status.ok()) {
       status = socket_.Receive(request);
       if (!status.ok()) break;
-      status = requests_->Handle(
-          request, [this](const v1::LocalReply& reply) { return socket_.Send(reply); });
+      status =
+          requests_->Handle(request, [this](const v1::LocalReply& reply) { return Send(reply); });
     }
     if (!absl::IsUnavailable(status)) {
       Log().warn("hanging up on process {}: {}", pid_, std::string(status.message()));

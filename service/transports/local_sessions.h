@@ -6,9 +6,9 @@
 // run on the same one. A few threads take its requests from the socket in turn, and each finishes
 // what it took: handing a page over to another thread would take as long as copying it. A worker
 // that hangs up, or dies, ends its session. Its slots go with it, and its memory when nothing works
-// on it any more. A worker that breaks the rules or does not read its answers ends its session too.
-// A connection has a few seconds to begin its session; until then it gives way to the next at the
-// limit.
+// on it any more. A worker that breaks the rules, or leaves its answers unread for long, ends its
+// session too. Only threads of its own session wait for it. A connection has a few seconds to begin
+// its session; until then it gives way to the next at the limit.
 //
 // Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_
@@ -34,6 +34,7 @@ struct LocalOptions {
   size_t max_sessions = 64;
   Duration hello_time = std::chrono::seconds(5);   // for a connection to begin
   Duration token_life = std::chrono::seconds(10);  // as OpenLocalResponse says
+  Duration patience = std::chrono::seconds(10);    // for a worker to read its answers
 };
 
 class LocalSessions {

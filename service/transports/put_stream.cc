@@ -4,6 +4,7 @@
 #include "kernels/page/encoded_payload.h"
 #include "kernels/page/page.h"
 #include "proto/wire/chunk.h"
+#include "service/pages/attention_columns.h"
 #include "service/pages/encoded_put.h"
 #include "service/spaces/messages.h"
 #include "service/transports/bulk_stream.h"
@@ -13,6 +14,9 @@ namespace {
 
 // Answers that may wait for a client that does not read; beyond it, the stream reads no more.
 constexpr int kMaxUnreadResults = 1024;
+// Whole pages of a stream that may wait for a worker, or have one; beyond it, the stream reads no
+// more. Credit alone would let in millions of tiny ones.
+constexpr int kMaxWholePages = 64;
 
 class PutStream final : public BulkStream {
  public:
@@ -34,10 +38,21 @@ class PutStream final : public BulkStream {
   // The reading side. A status that is not OK ends the stream.
   absl::Status Handle(const grpc::ByteBuffer& message);
   absl::Status Open(const v1::PutRequest& message);
-  absl::Status Begin(const v1::PutRequest& message);
+  absl::Status Begin(v1::PutRequest& message);
   absl::Status Chunk(const v1::PutRequest& message, const ChunkPayload& payload);
+  void StoreReceived();
   void RefuseReceiving(absl::string_view why);
   void EndReading(absl::Status status);
+
+  // Returns whether the stream has enough to do without reading more.
+  bool Full() const KVSTOW_REQUIRES(mu_) {
+    const bool unread = writing_ && answers_.results_size() >= kMaxUnreadResults;
+    return storing_ >= kMaxWholePages || (unread && !broken_);
+  }
+  // Returns whether to open a read, which was put off.
+  bool Resumes() KVSTOW_REQUIRES(mu_) {
+    return !Full() && std::exchange(paused_, false) && !reading_done_;
+  }
 
   // The writing side: any thread. A result, and credit, for the client.
   void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker);
@@ -55,7 +70,8 @@ class PutStream final : public BulkStream {
   v1::PutResponse answers_ KVSTOW_GUARDED_BY(mu_);  // to be written
   uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;      // granted and not yet used
   Admission::Bytes window_ KVSTOW_GUARDED_BY(mu_);
-  bool paused_ KVSTOW_GUARDED_BY(mu_) = false;  // no read is open until the write is done
+  int storing_ KVSTOW_GUARDED_BY(mu_) = 0;      // whole pages that are not stored yet
+  bool paused_ KVSTOW_GUARDED_BY(mu_) = false;  // it was Full, and no read is open
 };
 
 void PutStream::OnReadDone(bool ok) {
@@ -71,8 +87,8 @@ void PutStream::OnReadDone(bool ok) {
   if (status.ok()) {
     {
       MutexLock lock(mu_);
-      paused_ = writing_ && !broken_ && answers_.results_size() >= kMaxUnreadResults;
-      if (paused_) return;  // OnWriteDone goes on
+      paused_ = Full();
+      if (paused_) return;  // OnWriteDone or a worker goes on
     }
     StartRead(&in_);
     return;
@@ -136,9 +152,10 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
     if (const absl::Status s = CheckTakesEncoded(**space); !s.ok()) return s;
   }
   space_ = *std::move(space);
-  // A page must fit, and the next one should be able to come while it is encoded.
+  // A page with columns must fit, and the next one should be able to come while it is encoded.
   const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens) +
-                        (payload_ == v1::ENCODED ? kEncodedOverhead : 0);
+                        (payload_ == v1::ENCODED ? kEncodedOverhead : 0) +
+                        MostColumnBytes(space_->spec);
   auto window = parts_.admission.TakeWindow(parts_.limits.window_bytes, page);
   if (!window.ok()) return window.status();
   const uint64_t credit = Admission::WindowOf(*window);
@@ -150,7 +167,7 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   return absl::OkStatus();
 }
 
-absl::Status PutStream::Begin(const v1::PutRequest& message) {
+absl::Status PutStream::Begin(v1::PutRequest& message) {
   if (receiving_.page != nullptr) {
     RefuseReceiving(absl::StrCat("page ", message.page(), " began after ", receiving_.bytes, " of ",
                                  receiving_.page->page().payload_bytes(), " bytes of this one"));
@@ -161,6 +178,7 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
                                                    ": numbers start at 1 and must grow"));
   }
   last_page_ = message.page();
+  message.mutable_begin()->DiscardUnknownFields();  // they would wait with the page
   const v1::PutPage& begin = message.begin();
   // Pages of a prompt come in its order.
   std::string parent = begin.first_position() == last_end_ ? last_key_ : "";
@@ -207,18 +225,31 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
   if (!status.ok()) {
     RefuseReceiving(status.message());
   } else if (r.page->whole()) {
-    {
-      MutexLock lock(mu_);
-      if (finished_) return absl::OkStatus();  // the server has ended it
-      ++busy_;
-    }
-    parts_.put_workers.Submit([this, number = r.number, page = std::move(r.page)] {
-      v1::PutResult result = page->Store();
-      Answer(number, std::move(result), page->page().payload_bytes(), true);
-    });
-    r = {};  // one more chunk of this page ends the stream
+    StoreReceived();
   }
   return absl::OkStatus();
+}
+
+// Hands the page over to a worker.
+void PutStream::StoreReceived() {
+  {
+    MutexLock lock(mu_);
+    if (finished_) return;  // the server has ended it
+    ++busy_;
+    ++storing_;
+  }
+  Receiving r = std::exchange(receiving_, {});  // one more chunk of this page ends the stream
+  parts_.put_workers.Submit([this, number = r.number, page = std::move(r.page)] {
+    v1::PutResult result = page->Store();
+    bool resume;
+    {
+      MutexLock lock(mu_);
+      --storing_;
+      resume = Resumes();
+    }
+    if (resume) StartRead(&in_);  // while the stream is busy, and so does not go
+    Answer(number, std::move(result), page->page().payload_bytes(), true);
+  });
 }
 
 // Answers the page that is being received. The rest of its chunks is discarded.
@@ -275,16 +306,23 @@ void PutStream::OnWriteDone(bool ok) {
     writing_ = false;
     if (!ok) broken_ = true;
     next = Decide();
-    resume = std::exchange(paused_, false) && !reading_done_;
+    resume = Resumes();
   }
   Act(this, next);
   if (resume) StartRead(&in_);
 }
 
-// The open read, or the open write while reading is paused, fails now and ends the stream.
+// The open read fails now, and ends the stream. Where none is open, reading ends here; then it is a
+// write or a page that comes back, and Decide() finishes.
 void PutStream::OnCancel() {
-  MutexLock lock(mu_);
-  broken_ = true;
+  Next next;
+  {
+    MutexLock lock(mu_);
+    broken_ = true;
+    if (std::exchange(paused_, false)) reading_done_ = true;
+    next = Decide();
+  }
+  Act(this, next);
 }
 
 }  // namespace

@@ -108,8 +108,11 @@ size_t Staging::Reap() {
   MutexLock lock(mu_);
   for (auto it = open_.begin(); it != open_.end();) {
     const auto current = it++;
-    if (current->second->busy || now - current->second->touched < options_.ttl) continue;
-    bytes_ -= current->second->block.size();
+    Staged& staged = *current->second;
+    const bool whole =
+        staged.filled == staged.block.size();  // it waits for the server, not for more
+    if (whole || staged.busy || now - staged.touched < options_.ttl) continue;
+    bytes_ -= staged.block.size();
     dead.push_back(std::move(current->second));
     open_.erase(current);
   }

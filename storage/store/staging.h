@@ -3,8 +3,8 @@
 //
 // Begin opens a ticket for a declared number of bytes. The ticket takes its pieces strictly in
 // order, and can finish when the last byte came. Nothing that is staged is visible. Reap frees the
-// bytes of a ticket that nobody touched for `ttl`. The users of this class limit how much is
-// staged.
+// bytes of a ticket that lacks some and that nobody touched for `ttl`. The users of this class
+// limit how much is staged.
 //
 // Thread-safe. Errors: INVALID_ARGUMENT for a piece out of order, twice, too long or empty;
 // FAILED_PRECONDITION for finishing early; NOT_FOUND for a ticket that was finished, aborted or

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,12 @@ using fake::NoSpace;
 using fake::Space;
 using fake::State;
 
+// The time that is left to a call.
+int LeftMs(const grpc::CallbackServerContext& context) {
+  const auto left = context.deadline() - std::chrono::system_clock::now();
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+}
+
 class FakeCache final : public v1::KvCache::CallbackService {
  public:
   explicit FakeCache(State& state) : state_(state) {}
@@ -30,6 +37,7 @@ class FakeCache final : public v1::KvCache::CallbackService {
                                       const v1::OpenSpaceRequest* request,
                                       v1::OpenSpaceResponse* response) override {
     auto* const reactor = context->DefaultReactor();
+    state_.faults.open_had_ms = LeftMs(*context);
     std::lock_guard lock(state_.mu);
     const auto it = state_.spaces.find(request->space());
     const bool there = it != state_.spaces.end();
@@ -67,6 +75,14 @@ class FakeCache final : public v1::KvCache::CallbackService {
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
                                    v1::LookupResponse* response) override {
+    if (state_.faults.other_space_at_ms >= 0) {
+      while (LeftMs(*context) > state_.faults.other_space_at_ms) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      auto* const reactor = context->DefaultReactor();
+      reactor->Finish(NoSpace(request->space()));
+      return reactor;
+    }
     return InSpace(context, request->space(), [&](Space& space) {
       for (const std::string& key : request->keys()) {
         const auto it = space.pages.find(key);

@@ -28,6 +28,9 @@ struct FakeFaults {
   std::atomic<int> pushback_ms = 0;          // is what those are told to wait
   std::atomic<int> streams = 0;              // opened so far
   std::atomic<int> direct_port = 0;          // where pages go beside gRPC; 0 = nowhere
+  // Lookup knows no space from when so much of its time is left; < 0: it does.
+  std::atomic<int> other_space_at_ms = -1;
+  std::atomic<int> open_had_ms = 0;  // the time that was left to the last OpenSpace
 };
 
 class FakeServer : public ServerUnderTest {

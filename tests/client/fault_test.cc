@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -108,6 +111,23 @@ TEST_F(FaultyServer, ABrokenPutGoesOnWithThePagesThatHaveNoAnswer) {
   Fetch fetch(SmallSpec(), prompt_.keys);
   EXPECT_THAT(OutcomesOf(client_->Get("s", 0, fetch.gets).get()), testing::Each(PageOutcome::kHit));
   EXPECT_EQ(fetch.buffers, prompt_.pages);
+}
+
+// The Lookup fails when some of its time is gone. Opening the space again has only the rest.
+TEST_F(FaultyServer, OneDeadlineIsThatOfAllPartsOfACall) {
+  const auto patient =
+      Client::Connect({.address = server_->address(), .timeout = milliseconds(10'000)});
+  server_->faults().other_space_at_ms = 9'700;
+  EXPECT_TRUE(absl::IsNotFound(patient->Lookup("s", prompt_.keys).status));
+  EXPECT_LE(server_->faults().open_had_ms, 9'800);
+}
+
+TEST_F(FaultyServer, ALookupThatNoMessageHoldsSaysWhatToDo) {
+  const std::vector<std::string> keys(65'536, std::string(64, 'k'));
+  const absl::Status status = client_->Lookup("s", keys).status;
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), testing::HasSubstr("name fewer keys in a call"));
+  EXPECT_TRUE(client_->Lookup("s", std::span(keys).first(60'000)).status.ok());
 }
 
 TEST_F(FaultyServer, AStalledStreamEndsAtTheDeadlineAndTheNextOneWorks) {

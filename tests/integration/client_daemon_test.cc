@@ -92,6 +92,7 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
       const auto kept = std::count(a[i].keep.begin(), a[i].keep.end(), 1);
       EXPECT_DOUBLE_EQ(a[i].kept_share,
                        sparse ? kept / static_cast<double>(a[i].keep.size()) : 1.0);
+      EXPECT_DOUBLE_EQ(b[i].kept_share, a[i].kept_share);
     }
   }
 }

@@ -181,6 +181,24 @@ TEST(LocalSessionTest, ABufferThatCameBackIsTheCallersAlone) {
       << "the late server stores what was put, or nothing";
 }
 
+// The second part of a progressive get keeps the deadline of the first.
+TEST(LocalSessionTest, TheFirstDeadlineEndsItWheneverItsRequestBegan) {
+  constexpr Duration kForEver = std::chrono::hours(1);
+  for (const bool another : {false, true}) {
+    FakeServer server;
+    const auto session = server.Open(kForEver);
+    const auto slot = server.Lend(*session, 0, kSharedPageBytes);
+    Asked patient = Ask<v1::LocalGetPage>(slot), get = Ask<v1::LocalGetPage>(slot);
+    if (another) {
+      session->Start("s", kFingerprint, 0, Only(std::move(patient.page)), In(kForEver));
+    }
+    session->Start("s", kFingerprint, 0, Only(std::move(get.page)),
+                   In(std::chrono::milliseconds(20)));
+    ASSERT_EQ(get.answer.wait_for(kLong), std::future_status::ready) << another;
+    EXPECT_TRUE(absl::IsUnavailable(get.answer.get().status()));
+  }
+}
+
 TEST(LocalSessionTest, NoMoreTravelAtOnceThanTheServerCanAnswer) {
   FakeServer server;
   const auto session = server.Open();

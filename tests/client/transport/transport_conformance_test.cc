@@ -72,7 +72,7 @@ class TransportConformance : public GpuPagesTest, public ::testing::WithParamInt
     request.set_space("s");
     request.set_fingerprint(info->fingerprint);
     for (int i = 0; i < 400; ++i) {
-      const auto found = LookupDirect(*core_, core_->nodes.current(), request);
+      const auto found = LookupDirect(*core_, core_->nodes.current(), request, core_->Deadline());
       ASSERT_TRUE(found.ok()) << found.status();
       if (found->has_value()) return;
       core_->nodes.current().direct.Warm();

@@ -1,4 +1,6 @@
 // Local sessions as a worker sees them that speaks the protocol by hand, well or badly.
+#include "service/transports/local_sessions.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include "kernels/recipe/recipe.h"
 #include "kvstow/v1/local.pb.h"
 #include "proto/wire/local_socket.h"
+#include "tests/service/bare_server.h"
 #include "tests/service/server_fixture.h"
 #include "tests/service/transports/local_worker.h"
 
@@ -250,16 +253,49 @@ TEST_F(LocalSessionsTest, ConnectionsThatNeverBeginAreClosed) {
   EXPECT_TRUE(Eventually([&] { return NewWorker() != nullptr; }));
 }
 
-TEST_F(LocalSessionsTest, AWorkerThatDoesNotReadIsHungUpOn) {
+// It asks for more than its socket has room to answer, and reads only then.
+TEST_F(LocalSessionsTest, AWorkerThatPausesGetsAllItsAnswers) {
   const auto worker = NewWorker();
+  v1::LocalRequest request = GetOf(worker->Allocate(4096), "none");
+  const v1::LocalReply answer = worker->Call(request);
+  const auto [full, other] = *LocalSocket::Pair();
+  int room = 0;
+  while (full.Send(answer).ok()) ++room;
+  while (request.get().pages_size() < 64) {
+    *request.mutable_get()->add_pages() = request.get().pages(0);
+  }
+  const int messages = room / 64 + 2;
+  for (int i = 0; i < messages; ++i) ASSERT_TRUE(worker->socket.Send(request).ok());
+  EXPECT_TRUE(
+      Eventually([&] { return Metric("kvstow_local_pages_total{method=\"get\"}") > 1 + room; }));
+  for (int i = 0; i < messages * 64; ++i) {
+    v1::LocalReply reply;
+    ASSERT_TRUE(worker->socket.Receive(reply, kSoon).ok()) << "answer " << i << " of " << room;
+    EXPECT_EQ(reply.got().reply().status(), v1::MISS);
+  }
+}
+
+TEST(LocalSessionsAloneTest, AWorkerThatDoesNotReadIsHungUpOn) {
+  BareServer bare;
+  const std::string path = ::testing::TempDir() + "kvstow-unread-" + std::to_string(getpid());
+  const auto sessions = LocalSessions::Start(
+      {.socket = path, .bytes = kSessionBytes, .patience = std::chrono::milliseconds(10)},
+      bare.Local());
+  ASSERT_TRUE(sessions.ok()) << sessions.status();
+  const auto socket = LocalSocket::Connect(path);
+  ASSERT_TRUE(socket.ok()) << socket.status();
   v1::LocalRequest request;
+  request.mutable_hello()->set_token((*sessions)->NewToken(std::make_shared<const Caller>()));
+  request.mutable_hello()->set_bytes(kSessionBytes);
+  ASSERT_TRUE(socket->Send(request).ok());
+  ASSERT_TRUE(Eventually([&] { return (*sessions)->bytes() > 0; }));
   request.mutable_allocate()->set_bytes(1);
   // Its requests fill the socket as well, until some are taken.
   EXPECT_TRUE(Eventually([&] {
-    for (int i = 0; i < 1000; ++i) (void)worker->socket.Send(request);
-    return Metric("kvstow_local_bytes") == 0;
+    for (int i = 0; i < 1000; ++i) (void)socket->Send(request);
+    return (*sessions)->bytes() == 0;
   }));
-  ExpectNoSessions();
+  EXPECT_EQ((*sessions)->sessions(), 0u);
 }
 
 // The memory is the worker's to write to at any time. What it does to a page that is being coded is

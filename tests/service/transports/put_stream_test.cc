@@ -13,6 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr uint64_t kColumnBytes = 2 * 4 * 64 * 2;                 // of a page of SmallSpec
+constexpr uint64_t kPageWithColumns = 131072 + 8 * kColumnBytes;  // as many as it may have
+
 // One Put stream by hand.
 class PutByHand {
  public:
@@ -226,12 +229,12 @@ TEST_F(PutTest, SendingMoreThanWasGrantedEndsTheStream) {
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   PutByHand stream(*client_, "s");
-  EXPECT_EQ(stream.Read().credit_bytes(), 2 * 131072u);
+  EXPECT_EQ(stream.Read().credit_bytes(), 2 * kPageWithColumns);
   const std::string much(3 << 20, 'x');
   stream.Write(BeginPage(1, Page("k", 1), much));
   const grpc::Status status = stream.End();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("only 262144 were granted"));
+  EXPECT_THAT(status.error_message(), HasSubstr("only 278528 were granted"));
   ExpectNothingLeft(0);
 }
 
@@ -328,7 +331,7 @@ TEST_F(PutTest, TooManyStreamsAreRefusedAndToldWhenToComeBack) {
 }
 
 TEST_F(PutTest, WindowsOfAllStreamsFitIntoTheMemoryForThem) {
-  constexpr uint64_t kPage = 131072;
+  constexpr uint64_t kPage = kPageWithColumns;
   StopServer();
   config_.put_bytes = 4 * 12 * kPage;  // a half is for streams, where each byte counts twice
   StartServer();
@@ -367,8 +370,17 @@ TEST_F(PutTest, OneStreamIsServedHoweverLittleMemoryThereIs) {
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   PutByHand stream(*client_, "s");
-  EXPECT_EQ(stream.Read().credit_bytes(), 131072u) << "a page";
-  EXPECT_TRUE(stream.End().ok());
+  EXPECT_EQ(stream.Read().credit_bytes(), kPageWithColumns) << "a page";
+  PageIn page = Page("k", 1);
+  page.scores.assign(kColumnBytes, 0);
+  page.columns.emplace_back().set_name("attn_sum");
+  page.columns[0].set_queries(1);
+  page.columns[0].set_bytes(kColumnBytes);
+  ASSERT_TRUE(stream.Write(BeginPage(1, page, page.raw + page.scores)));
+  std::vector<v1::PutResult> results;
+  EXPECT_TRUE(stream.End(&results).ok());
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].status(), v1::STORED) << results[0].message();
 }
 
 }  // namespace

@@ -384,8 +384,11 @@ TEST_F(StagingTest, TtlHolds) {
   EXPECT_EQ(staging_.Reap(), 1u);
   EXPECT_EQ(staging_.open_tickets(), 0u);
   EXPECT_EQ(staging_.staged_bytes(), 0u);
-  const auto whole = staging_.Begin(100);
+  const auto whole = staging_.Begin(piece_.size());
   ASSERT_OK(whole.status());
+  ASSERT_OK(staging_.Append(*whole, 0, piece_));
+  clock_.Advance(seconds(31));
+  EXPECT_EQ(staging_.Reap(), 0u) << "nothing is missing";
   staging_.Abort(*whole);
   staging_.Abort(*whole);
   EXPECT_EQ(staging_.staged_bytes(), 0u);
