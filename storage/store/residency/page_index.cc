@@ -135,7 +135,7 @@ PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
   const bool wrong = parent != nullptr && !Follows(*entry, *parent);
   if (wrong || entry->parent == entry->item) entry->parent = PolicyItem::kNoParent;
   entry->reachable = Reachable(*entry);
-  if (!entry->reachable) orphans_[entry->parent].push_back(entry->item);
+  if (!entry->reachable) orphans_[entry->parent].insert(entry->item);
   pages_.insert(page.release());
   Count(*entry, true);
   Tell(*entry, {}, ItemsOf(*entry), std::nullopt);
@@ -152,7 +152,7 @@ std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page, std::optional<Tier
   tenants_.Settle(TenantOf(page->space));
   Tell(*page, ItemsOf(*page), {}, by);
   if (const auto it = orphans_.find(page->parent); it != orphans_.end()) {
-    std::erase(it->second, page->item);
+    it->second.erase(page->item);
     if (it->second.empty()) orphans_.erase(it);
   }
   if (!displaced_.empty()) displaced_.erase(page->name());

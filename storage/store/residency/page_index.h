@@ -162,7 +162,7 @@ class PageIndex {
   absl::flat_hash_map<PageName, uint64_t> displaced_;      // ids of names whose own id was taken
   // orphans_: pages whose parent was not here when they came, by the parent's id. expected_: what
   // Expect was told.
-  absl::flat_hash_map<uint64_t, std::vector<uint64_t>> orphans_;
+  absl::flat_hash_map<uint64_t, absl::flat_hash_set<uint64_t>> orphans_;
   absl::flat_hash_map<uint64_t, uint64_t> expected_;
   std::deque<uint64_t> expected_order_;
   std::vector<PageEntry*> touched_;                   // in order; the policies have not been told

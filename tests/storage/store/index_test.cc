@@ -194,6 +194,37 @@ TEST_F(PageIndexOrder, APageWithoutItsParentIsWorthNothingUntilThatComes) {
   EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{5, 2, 1}));
 }
 
+// Many wait for one parent. Some go, some of those come back, and one comes back behind another.
+TEST_F(PageIndexOrder, TheParentIsToldToThoseThatAreStillThere) {
+  constexpr PageNumber kChildren = 1000;
+  PageIndex index(EvictionPolicies().front(), {1 << 20, 1 << 20, 1 << 20});
+  const uint64_t parent = index.IdFor({.space = 1, .key = "1"});
+  const auto add = [&](PageNumber number, uint64_t behind) {
+    auto page = Entry(number, {10}, TierId::kHost);
+    page->parent = behind;
+    return index.Insert(std::move(page));
+  };
+  const auto find = [&](PageNumber number) {
+    return index.Find(PageName{.space = 1, .key = std::to_string(number)});
+  };
+  for (PageNumber n = 2; n < 2 + kChildren; ++n) add(n, parent);
+  for (PageNumber n = 2; n < 2 + kChildren; ++n) {
+    if (n % 3 != 0) index.Remove(find(n));
+  }
+  for (PageNumber n = 2; n < 2 + kChildren; n += 9) add(n, parent);
+  PageEntry* const other = add(2 + kChildren, parent);
+  index.Remove(other);
+  EXPECT_FALSE(add(2 + kChildren, parent + 1)->reachable);
+  EXPECT_FALSE(find(2)->reachable);
+  add(1, PolicyItem::kNoParent);
+  EXPECT_FALSE(find(2 + kChildren)->reachable) << "it waits for another";
+  size_t reachable = 0;
+  index.ForEach([&](const PageEntry& page) { reachable += page.reachable; });
+  EXPECT_EQ(reachable, index.size() - 1);
+  EXPECT_OK(index.CheckInvariants());
+  EXPECT_EQ(Drain(index, TierId::kHost).size(), 447u);
+}
+
 TEST_F(PageIndexOrder, APageThatComesBackIsKnownAgain) {
   PageIndex index(**FindEvictionPolicy("s3fifo"), {100, 100, 100});
   for (PageNumber n = 1; n <= 3; ++n) index.Insert(Entry(n, {10}, TierId::kHost));
