@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "service/remote/remote_frame.h"
 #include "service/remote/remote_purge.h"
 
 namespace kvstow {
@@ -74,6 +76,25 @@ TEST(RemotePage, ARecordComesBackAndASegmentTogetherWithIt) {
   EXPECT_EQ(AsString(back->span()), "body");
 }
 
+// It would mean something else here.
+TEST(RemotePage, ARecordWithWhatOneServerGaveIsRefused) {
+  const RemotePlace tag = ClearPlace("key");
+  const auto parse = [&](const std::function<void(PageRecord&)>& change) {
+    PageRecord record = Record();
+    record.number = 1;
+    record.name.space = 0;
+    record.parent.reset();
+    change(record);
+    const SharedBytes bytes = SharedBytes::Take(SerializePageRecord(record));
+    const auto value = Joined(FramedValue(tag, RemoteKind::kRecord, 0, Digested(bytes)));
+    return ParseRecordValue(tag, "key", value).status();
+  };
+  EXPECT_EQ(parse([](PageRecord&) {}), absl::OkStatus());
+  EXPECT_TRUE(absl::IsDataLoss(parse([](PageRecord& r) { r.number = 2; })));
+  EXPECT_TRUE(absl::IsDataLoss(parse([](PageRecord& r) { r.name.space = 1; })));
+  EXPECT_TRUE(absl::IsDataLoss(parse([](PageRecord& r) { r.parent = 5; })));
+}
+
 TEST(RemotePage, AValueThatIsElsewhereOrChangedIsRefused) {
   const RemotePlace tag = ClearPlace("key"), other = ClearPlace("kez");
   const SegmentFacts facts = Record().facts[0];
@@ -121,6 +142,13 @@ TEST(RemotePage, APurgeRecordComesBack) {
   EXPECT_FALSE(ParsePurgeValue({SpaceTagOf(SpaceNamed("r")), nullptr}, value).ok());
   for (size_t at = 0; at < value.size(); ++at) {
     EXPECT_FALSE(ParsePurgeValue(space, value.Slice(0, at)).ok()) << at;
+  }
+  for (const size_t size : {0, 1, 64, 65}) {
+    const SharedBytes of_key = Joined(PurgeValue(space, {3, {{1, std::string(size, 'k')}}}));
+    const absl::Status status = ParsePurgeValue(space, of_key).status();
+    EXPECT_EQ(status.code(),
+              size == 1 || size == 64 ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss)
+        << size << ": " << status;
   }
 }
 
