@@ -3,12 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/pages.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -72,6 +77,19 @@ TEST(PageHeaderTest, EveryFieldComesBack) {
   header.token_classes.clear();
   std::erase_if(header.segments, [](const SegmentInfo& s) { return s.token_class > 0; });
   EXPECT_EQ(Reparse(header).value(), header);
+}
+
+// A header with classes of tokens. No recipe of this build makes one.
+TEST(PageHeaderTest, GoldenFile) {
+  const std::string path = TestsPath("golden/page_header_v1_classes.bin");
+  std::ifstream in(path, std::ios::binary);
+  const std::string golden((std::istreambuf_iterator<char>(in)), {});
+  if (SerializePageHeader(SomeHeader()) != golden) {
+    const auto made = std::filesystem::temp_directory_path() / "page_header_v1_classes.bin";
+    std::ofstream(made, std::ios::binary) << SerializePageHeader(SomeHeader());
+    FAIL() << "the header differs from " << path << "; what was made is in " << made;
+  }
+  EXPECT_EQ(ParsePageHeader(AsBytes(golden)).value(), SomeHeader());
 }
 
 TEST(PageHeaderTest, SegmentsForLevelsCountsLeadingSegments) {

@@ -126,6 +126,15 @@ TEST(RemotePage, BytesAreThoseOfTheFormat) {
   const SharedBytes body = SharedBytes::Take(std::string("body"));
   EXPECT_EQ(HexOf(Joined(SegmentValue(tag, 3, facts, body)).span()),
             "6b765256010002000400000000000000fae17f18eec8f284d4aa649e36986f7a626f6479");
+  EXPECT_EQ(HexOf(Joined(FramedValue({NameTagOf("t", "s"), nullptr}, RemoteKind::kSpace, 0,
+                                     Digested(SharedBytes::Take(std::string("record")))))
+                      .span()),
+            "6b765256010004000600000000000000ab1bf917d4f27150816d33bcccd578977265636f7264");
+  EXPECT_EQ(HexOf(Joined(RecordValue(tag, Record())).span()),
+            "6b765256010001006300000000000000a9e51e5d8196b9ba5d8b402b5c6da315"
+            "6b7650470100000001000000000000000000000003006b657900000000000000000000000000000000"
+            "64000000000000004000000000000000100000000600000068656164657201000000"
+            "040000000000803ffae17f18eec8f28451e8cda685e99a28");
   EXPECT_EQ(
       HexOf(Joined(PurgeValue({SpaceTagOf(SpaceNamed("s")), nullptr}, {2, {{5, "key"}}})).span()),
       "6b7652560100030019000000000000002d7646ef62d22e1ab3e90b6934fabed402000000000000000100000005"
