@@ -45,10 +45,12 @@ absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<con
   const uint32_t least = reader.Get<uint32_t>();
   const uint8_t bits_and_order = reader.Get<uint8_t>();
   const uint32_t bits = bits_and_order & ~kByClass;
-  if (reader.ok() && ((bits_and_order & kByClass) != 0) != classed) {
-    return absl::DataLossError(
-        classed ? "plane body: its tokens do not come by class; an earlier version wrote it"
-                : "plane body: its tokens come by class, and they have none");
+  const bool by_class = (bits_and_order & kByClass) != 0;
+  if (reader.ok() && by_class && !classed)
+    return absl::DataLossError("plane body: its tokens come by class, and they have none");
+  if (reader.ok() && classed && !by_class) {
+    return absl::FailedPreconditionError(
+        "plane body: its tokens do not come by class; an earlier version wrote it");
   }
   if (!reader.ok() || bits > 32) return absl::DataLossError("plane body: bad lengths of streams");
   const std::span<const uint8_t> packed = reader.GetBytes((streams * bits + 7) / 8);

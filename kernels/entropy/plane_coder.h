@@ -78,8 +78,8 @@ TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_
 // Returns the beginning of a level's body, which says how many words each of its streams has, and
 // whether tokens come by class.
 std::string StreamLengths(std::span<const uint32_t> words, bool classed);
-// Cuts the body of a level into its streams. Fails with DATA_LOSS, also where tokens come in
-// another order than `classed` says.
+// Cuts the body of a level into its streams. Fails with DATA_LOSS, and with FAILED_PRECONDITION
+// where an earlier version wrote it, in another order of tokens.
 absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<const uint8_t> body,
                                                                    size_t streams, bool classed);
 

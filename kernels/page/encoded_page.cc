@@ -61,21 +61,26 @@ bool GetText(ByteReader& in, size_t limit, std::string& text) {
   return in.ok();
 }
 
-void PutRope(ByteWriter& out, const RopeSpec& rope) {
+// What a RoPE byte says of the rest.
+uint8_t PartsOf(const RopeSpec& rope) {
   const RopeSpec usual;
   const bool frequencies = rope.rotary_dims != usual.rotary_dims || rope.theta != usual.theta;
   const bool scaling = rope.factor != usual.factor ||
                        rope.low_freq_factor != usual.low_freq_factor ||
                        rope.high_freq_factor != usual.high_freq_factor ||
                        rope.original_context != usual.original_context;
+  return static_cast<uint8_t>((frequencies ? kHasFrequencies : 0) | (scaling ? kHasScaling : 0));
+}
+
+void PutRope(ByteWriter& out, const RopeSpec& rope) {
+  const uint8_t parts = PartsOf(rope);
   out.Put(static_cast<uint8_t>(static_cast<int>(rope.layout) | static_cast<int>(rope.scaling) << 2 |
-                               (rope.k_after_rope ? kAfterRope : 0) |
-                               (frequencies ? kHasFrequencies : 0) | (scaling ? kHasScaling : 0)));
-  if (frequencies) {
+                               (rope.k_after_rope ? kAfterRope : 0) | parts));
+  if ((parts & kHasFrequencies) != 0) {
     PutVarint(out, rope.rotary_dims);
     out.Put(rope.theta);
   }
-  if (scaling) {
+  if ((parts & kHasScaling) != 0) {
     out.Put(rope.factor);
     out.Put(rope.low_freq_factor);
     out.Put(rope.high_freq_factor);
@@ -83,6 +88,7 @@ void PutRope(ByteWriter& out, const RopeSpec& rope) {
   }
 }
 
+// Refuses defaults that are written out: a header has one form.
 bool GetRope(ByteReader& in, RopeSpec& rope) {
   const auto bits = in.Get<uint8_t>();
   rope.layout = static_cast<RopeSpec::Layout>(bits & 3);
@@ -98,7 +104,7 @@ bool GetRope(ByteReader& in, RopeSpec& rope) {
     rope.high_freq_factor = in.Get<double>();
     if (!GetVarint(in, rope.original_context)) return false;
   }
-  return in.ok();
+  return in.ok() && PartsOf(rope) == (bits & (kHasFrequencies | kHasScaling));
 }
 
 // The layers are bits, the first layer in the lowest bit of the first byte.
@@ -327,7 +333,11 @@ absl::StatusOr<PageHeader> ParsePageHeader(std::span<const uint8_t> bytes) {
   const auto flags = in.Get<uint8_t>();
   header.exact = (flags & kExact) != 0;
   header.fell_back = (flags & kFellBack) != 0;
-  if ((flags & ~kAllFlags) != 0) return damaged("it has an unknown flag");
+  if ((flags & ~kAllFlags) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("page header: flags ", flags,
+                                                      "; this build reads up to ", kAllFlags,
+                                                      ": a later version wrote it"));
+  }
   if (!GetGeometry(in, header)) return damaged("its geometry does not parse");
   if ((flags & kHasOtherRope) != 0 && !GetOtherRope(in, header.layers, header.other_rope)) {
     return damaged("its other RoPE does not parse");
@@ -335,7 +345,11 @@ absl::StatusOr<PageHeader> ParsePageHeader(std::span<const uint8_t> bytes) {
   if (!GetText(in, kMaxKeyBytes, header.key)) return damaged("its key does not parse");
   if (!GetText(in, kMaxPipelineBytes, header.pipeline)) return damaged("its pipeline is cut");
   GetArray(in, header.raw_digest.bytes);
-  if ((flags & kHasCalibration) != 0) GetArray(in, header.calibration);
+  if ((flags & kHasCalibration) != 0) {
+    GetArray(in, header.calibration);
+    if (header.calibration == decltype(header.calibration){})
+      return damaged("its calibration is zero");
+  }
   if ((flags & kHasClasses) != 0 && !GetClasses(in, header.tokens, header.token_classes)) {
     return damaged("its token classes do not parse");
   }

@@ -61,6 +61,13 @@ absl::StatusOr<TokenRange> TokensOf(const PageHeader& header, v1::Payload payloa
   return TokenRange{.first = first, .count = count};
 }
 
+// Tells a page that this build does not read, because another one wrote it, from a request that
+// does not fit the page.
+absl::Status UnreadHere(const absl::Status& of_page) {
+  if (!absl::IsFailedPrecondition(of_page)) return of_page;
+  return absl::UnimplementedError(of_page.message());
+}
+
 absl::Status CheckRoom(uint64_t page, uint64_t buffer) {
   if (page <= buffer) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("the page has ", page, " bytes, the buffer ",
@@ -109,7 +116,9 @@ struct PageReader::Selected {
   absl::StatusOr<std::optional<std::vector<SharedBytes>>> InPlace(
       const CalibrationStore& calibrations) const {
     if (!header.exact || tokens.count != header.tokens) return std::nullopt;
-    return PageInPlace(header, bodies, layers, calibrations);
+    auto parts = PageInPlace(header, bodies, layers, calibrations);
+    if (!parts.ok()) return UnreadHere(parts.status());
+    return parts;
   }
 };
 
@@ -133,7 +142,9 @@ uint64_t FetchBytes(const Space& space, const v1::GetPage& request) {
 
 absl::StatusOr<PageHeader> PageReader::CheckedHeader(const Space& space, const v1::GetPage& request,
                                                      const PageFacts& facts) const {
-  KVSTOW_ASSIGN_OR_RETURN(PageHeader header, ParsePageHeader(facts.header.span()));
+  absl::StatusOr<PageHeader> parsed = ParsePageHeader(facts.header.span());
+  if (!parsed.ok()) return UnreadHere(parsed.status());
+  PageHeader header = *std::move(parsed);
   if (header.key != request.key()) {
     return absl::DataLossError("the stored page belongs to another key");
   }
@@ -208,7 +219,7 @@ absl::Status PageReader::Decode(const Wanted& wanted, const Selected& selected, 
   const bool on_gpu = host.empty() || coder_.Decode(wanted.space.spec, header, selected.bodies,
                                                     range, host.first(selected.RawBytes()));
   if (host.empty() || !on_gpu) {
-    KVSTOW_RETURN_IF_ERROR(out.Decode(header, selected.bodies, range, calibrations_));
+    KVSTOW_RETURN_IF_ERROR(UnreadHere(out.Decode(header, selected.bodies, range, calibrations_)));
   }
   if (coder_.on() && header.calibration != CalibrationId{}) {
     metrics_.CountDevice(CodecWay::kDecode, on_gpu);
@@ -355,6 +366,11 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
   // It got its cold form between being found and being read: that happens once.
   if (absl::IsAborted(s)) s = FetchInto(wanted, number, out);
   if (absl::IsDataLoss(s)) s = FetchGoodCopy(wanted, number, s, out);
+  if (absl::IsUnimplemented(s)) {
+    // While it is there, the same page is not stored once more in a form that is read here.
+    store_.Drop({.space = wanted.space.id, .key = wanted.request.key()}, number).IgnoreError();
+    s = absl::NotFoundError(s.message());
+  }
   if (s.ok()) {
     out.reply.set_status(v1::HIT);
     return;

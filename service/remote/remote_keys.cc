@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
 #include "base/log.h"
 #include "service/remote/remote_answers.h"
 
@@ -15,6 +16,18 @@ absl::Status NoKey() { return absl::NotFoundError("the tenant has no key in the 
 
 absl::Status NoAnswer(const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat("the remote store does not answer: ", why.message()));
+}
+
+// Once for each value: a round comes several times a second.
+void WarnOfUnread(const std::string& tenant, const std::string& name,
+                  std::span<const uint8_t> value, const absl::Status& why, uint64_t& named) {
+  const uint64_t id = Xxh3(value);
+  if (std::exchange(named, id) == id) return;
+  Log().warn(
+      "remote: the key of tenant '{}', value {}, is not read here: {}. The tenant's pages there "
+      "are "
+      "misses. Upgrade this server; or delete the value, if no newer kvstow writes there",
+      tenant, name, std::string(why.message()));
 }
 
 }  // namespace
@@ -126,6 +139,9 @@ absl::StatusOr<RemoteKeyPtr> RemoteKeys::Judge(const std::string& tenant,
     const absl::StatusOr<KeyRecord> record = ParseKeyRecord(tenant, *value);
     key = record.ok() ? Open(tenant, *record, state, round)
                       : absl::StatusOr<RemoteKeyPtr>(record.status());
+    if (absl::IsFailedPrecondition(record.status())) {
+      WarnOfUnread(tenant, NameOf(tenant), value->span(), record.status(), state.named);
+    }
     const bool damaged = absl::IsDataLoss(key.status());
     if (!std::exchange(state.damaged, damaged) && damaged) ++counters_.damaged_values;
     if (damaged) key = NoKey();

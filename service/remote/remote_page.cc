@@ -33,6 +33,9 @@ absl::StatusOr<PageRecord> ParseRecordValue(const RemotePlace& page, absl::strin
   KVSTOW_ASSIGN_OR_RETURN(PageRecord record, ParsePageRecord(framed.body.span()));
   if (record.name.key != key) return absl::DataLossError("a remote page has another key");
   if (record.facts.empty()) return absl::DataLossError("a remote page has no segments");
+  if (record.number != 1 || record.name.space != 0 || record.parent.has_value()) {
+    return absl::DataLossError("a remote page has a number, a space or a parent of one server");
+  }
   return record;
 }
 

@@ -1,6 +1,7 @@
 #include "service/remote/remote_purge.h"
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/random/random.h"
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "service/remote/remote_answers.h"
 #include "service/remote/remote_frame.h"
@@ -21,6 +23,20 @@ constexpr size_t kErasedAtOnce = 1024;               // names
 uint64_t RandomId() {
   thread_local absl::BitGen random;
   return absl::Uniform<uint64_t>(random);
+}
+
+// A round comes every kPoll, for every space: one warning a minute is enough for all.
+void WarnOfUnread(const std::string& name, const absl::Status& why, Time now) {
+  static std::atomic<Time> last = Time::min();
+  Time before = last;
+  // A clock that is before the last one is another clock, of a test.
+  if (before <= now && now < before + std::chrono::minutes(1)) return;
+  if (!last.compare_exchange_strong(before, now)) return;
+  Log().warn(
+      "remote: the purge record {} is not read here: {}. Pages of its space there are misses, and "
+      "deletes are not told. Upgrade this server; or delete the value, if no newer kvstow writes "
+      "there",
+      name, std::string(why.message()));
 }
 
 uint64_t IdOf(const RemoteKeyPtr& key) { return key == nullptr ? 0 : key->id(); }
@@ -47,7 +63,11 @@ absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemotePlace& space, const Shar
   const auto count = in.Get<uint32_t>();
   for (uint32_t i = 0; i < count && in.ok(); ++i) {
     const auto id = in.Get<uint64_t>();
-    record.deleted[id] = std::string(in.GetString16());
+    const absl::string_view key = in.GetString16();
+    if (key.empty() || key.size() > kMaxKeyBytes) {
+      return absl::DataLossError("a purge record with a key of no page");
+    }
+    record.deleted[id] = std::string(key);
   }
   if (!in.ok() || in.remaining() != 0 || record.deleted.size() != count) {
     return absl::DataLossError("a purge record whose lengths contradict each other");
@@ -371,6 +391,10 @@ void RemotePurge::Merge(const RemoteTag& tag, const RemotePlace& place,
   const bool damaged = !there.ok();
   if (damaged) {
     there = InPlaceOf(there.status(), *value, state.met && state.key == place.key, state);
+    if (absl::IsFailedPrecondition(there.status())) {
+      WarnOfUnread(PurgeName(prefix_, place.tag), there.status(), clock_.Now());
+      if (state.dirty) ++counters_.unwritten_purges;
+    }
     if (!there.ok()) return;
   } else {
     state.damaged.reset();

@@ -195,7 +195,12 @@ absl::StatusOr<SharedBytes> RemoteTier::FindSpace(const std::string& tenant,
   if (!value.ok()) return absl::NotFoundError(value.status().message());
   absl::StatusOr<FramedBody> framed = OpenFramed(place, RemoteKind::kSpace, 0, *value);
   if (framed.ok()) return std::move(framed->body);
-  ++counters_.damaged_values;
+  // A record of a later version is somebody else's to read.
+  if (absl::IsDataLoss(framed.status())) {
+    ++counters_.damaged_values;
+    remote_.Erase({SpaceName(options_.prefix, place.tag)}, deadline,
+                  [](const std::vector<absl::Status>&) {});
+  }
   return absl::NotFoundError(framed.status().message());
 }
 

@@ -109,7 +109,7 @@ absl::Status CheckSegmentFileHeader(std::span<const uint8_t> block, uint64_t num
   ByteReader in(block);
   const auto magic = in.Get<uint32_t>();
   const auto version = in.Get<uint16_t>();
-  in.Get<uint16_t>();
+  const auto zero = in.Get<uint16_t>();
   const auto its_number = in.Get<uint64_t>();
   if (magic != kFileMagic || in.Get<uint64_t>() != Xxh3(block.first(kFileHeaderBytes - 8))) {
     return absl::DataLossError("a segment file without its header");
@@ -117,6 +117,9 @@ absl::Status CheckSegmentFileHeader(std::span<const uint8_t> block, uint64_t num
   if (version != kSegmentFileVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         "segment file version ", version, " is not known here, only ", kSegmentFileVersion));
+  }
+  if (zero != 0) {
+    return absl::DataLossError(absl::StrCat("a segment file with ", zero, " behind its version"));
   }
   if (its_number == number) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("it is segment file ", its_number));

@@ -13,6 +13,8 @@
 #include "service/remote/remote_key_record.h"
 #include "service/remote/remote_page.h"
 #include "service/remote/remote_purge.h"
+#include "service/spaces/calibrations.h"
+#include "service/spaces/space_record.h"
 
 namespace {
 
@@ -28,12 +30,22 @@ SharedBytes Joined(const std::vector<SharedBytes>& parts) {
   return SharedBytes::Take(std::move(bytes));
 }
 
+void ParseSpaceOf(std::span<const uint8_t> body) {
+  static auto* const none = new Calibrations("");
+  const auto space = ParseSpace(body, *none);
+  if (!space.ok()) return;
+  const std::string again = SerializeSpace(**space, EraOfSpace(body));
+  Check(ParseSpace(AsBytes(again), *none).ok());
+}
+
 void ParseAll(const RemotePlace& place, const SharedBytes& value) {
   ParseRecordValue(place, "key", value).IgnoreError();
   ParseSegmentValue(place, 1, {.bytes = 4, .gain = 1, .digest = 0}, value).IgnoreError();
   const auto purge = ParsePurgeValue(place, value);
   if (purge.ok())
     Check(ParsePurgeValue(place, Joined(PurgeValue(place, *purge))).value() == *purge);
+  const auto space = OpenFramed(place, RemoteKind::kSpace, 0, value);
+  if (space.ok()) ParseSpaceOf(space->body.span());
 }
 
 }  // namespace
@@ -47,7 +59,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(!OpenFramed(sealed, RemoteKind::kRecord, 0, bytes).ok());
   // The frame is right.
   for (const RemotePlace& place : {clear, sealed}) {
-    for (const RemoteKind kind : {RemoteKind::kRecord, RemoteKind::kSegment, RemoteKind::kPurge}) {
+    for (const RemoteKind kind :
+         {RemoteKind::kRecord, RemoteKind::kSegment, RemoteKind::kPurge, RemoteKind::kSpace,
+          RemoteKind::kCalibration, RemoteKind::kCalibrationPart}) {
       const SharedBytes value = Joined(FramedValue(place, kind, 0, Digested(bytes)));
       Check(OpenFramed(place, kind, 0, value).ok());
       ParseAll(place, value);

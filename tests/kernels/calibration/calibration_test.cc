@@ -153,6 +153,11 @@ TEST(CalibrationStoreTest, AFittedBlobIsForThoseWhoNameIt) {
   const auto fitted = store.Add(AsBytes(*blob));
   ASSERT_TRUE(fitted.ok()) << fitted.status();
   EXPECT_EQ((*fitted)->fit_note(), note);
+  const size_t section = blob->find("fitted") - sizeof(uint16_t);
+  EXPECT_EQ(HexOf(AsBytes(blob->substr(section, blob->size() - section - sizeof(Digest128)))),
+            absl::StrCat("0600666974746564", "3400000000000000", "01020300000000000000000000000000",
+                         "0700000000000000", "1a00", HexOf(AsBytes(note.recipe))))
+      << "docs/FORMAT.md";
   EXPECT_EQ((*fitted)->shape(), ShapeFor(CorrelatedSpec(), 2));
   EXPECT_EQ((*fitted)->runs()[0].sigma, (*ParseCalibration(AsBytes(Blob())))->runs()[0].sigma);
 

@@ -26,15 +26,19 @@ struct Golden {
   uint32_t tokens = 5;
   RopeSpec other = {};  // of the middle layer
   uint64_t first_position = 640;
+  DType dtype = DType::kF16;
+  RopeSpec rope = {.layout = RopeSpec::Layout::kHalf, .theta = 100000};
+  bool falls_back = false;  // the page has a NaN
 
   friend void PrintTo(const Golden& g, std::ostream* out) { *out << g.recipe; }
 };
 
 class GoldenPage : public ::testing::TestWithParam<Golden> {};
 
-KvSpec Spec(uint32_t tokens) {
-  KvSpec spec = testing::SpecOf(DType::kF16, 3, 2, 20, 16, std::max(tokens, 8u));
-  spec.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 100000};
+KvSpec SpecOf(const Golden& golden) {
+  KvSpec spec = testing::SpecOf(golden.dtype, 3, 2, 20, 16, std::max(golden.tokens, 8u));
+  spec.rope = golden.rope;
+  if (golden.other != RopeSpec()) spec.other_rope = {golden.other, {1}};
   return spec;
 }
 
@@ -48,9 +52,9 @@ std::string FileOf(const EncodedPage& page) {
 
 TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
   const uint32_t tokens = GetParam().tokens;
-  KvSpec spec = Spec(tokens);
-  if (GetParam().other != RopeSpec()) spec.other_rope = {GetParam().other, {1}};
-  const auto raw = testing::GaussianPage(spec, tokens, 42);
+  const KvSpec spec = SpecOf(GetParam());
+  auto raw = testing::GaussianPage(spec, tokens, 42);
+  if (GetParam().falls_back) raw[0] = raw[1] = 0xff;
   const auto codec = MakeCodec(*ParseRecipe(GetParam().recipe), spec);
   ASSERT_TRUE(codec.ok()) << codec.status();
   const auto page = (*codec)->Encode(
@@ -77,7 +81,12 @@ TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
   ASSERT_TRUE(VerifySegments(*header, bodies).ok());
   std::vector<uint8_t> back(raw.size());
   ASSERT_TRUE(DecodePage(*header, bodies, back).ok());
-  EXPECT_LE(testing::RelativeError(spec.dtype, raw, back), GetParam().error);
+  EXPECT_EQ(header->fell_back, GetParam().falls_back);
+  if (GetParam().error == 0) {
+    EXPECT_EQ(back, raw);
+  } else {
+    EXPECT_LE(testing::RelativeError(spec.dtype, raw, back), GetParam().error);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -129,7 +138,40 @@ INSTANTIATE_TEST_SUITE_P(
                "planes(step=0.65,levels=3,k=1.1,depth=2.5,keys=1)",
                0.06,
                24,
-               {.theta = 50}}),
+               {.theta = 50}},
+        Golden{"page_v1_lossless_bf16.bin", "run(2)|lossless", 0, 12, {}, 640, DType::kBF16},
+        Golden{"page_v1_lossless_f32.bin", "run(2)|lossless", 0, 6, {}, 640, DType::kF32},
+        Golden{"page_v1_fell_back.bin",
+               "int8",
+               0,
+               2,
+               {},
+               640,
+               DType::kF16,
+               {.layout = RopeSpec::Layout::kHalf},
+               true},
+        Golden{"page_v1_rope_interleaved.bin",
+               "planes(step=0.51,levels=3,k=1.1,depth=2.5)",
+               0.06,
+               9,
+               {},
+               640,
+               DType::kF16,
+               {.layout = RopeSpec::Layout::kInterleaved}},
+        Golden{"page_v1_rope_llama3.bin",
+               "planes(step=0.51,levels=3,k=1.1,depth=2.5)",
+               0.06,
+               9,
+               {},
+               640,
+               DType::kF16,
+               {.layout = RopeSpec::Layout::kHalf,
+                .scaling = RopeSpec::Scaling::kLlama3,
+                .theta = 5e5,
+                .factor = 8,
+                .low_freq_factor = 1,
+                .high_freq_factor = 4,
+                .original_context = 8192}}),
     [](const auto& info) {
       const std::string file = info.param.file;
       return file.substr(8, file.size() - 12);

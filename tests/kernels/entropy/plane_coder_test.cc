@@ -270,7 +270,8 @@ TEST(PlaneCoder, DamageIsDataLossOrOtherValuesAndNeverACrash) {
       std::string bad = body;
       bad[at] = static_cast<char>(bad[at] ^ (1 << (random() % 8)));
       const absl::Status status = decode(bad);
-      EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kDataLoss) << status;
+      const bool other_order = at == 4 && absl::IsFailedPrecondition(status);
+      EXPECT_TRUE(status.ok() || absl::IsDataLoss(status) || other_order) << status;
       lost += !status.ok();
     }
   }

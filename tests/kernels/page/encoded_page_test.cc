@@ -3,12 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/pages.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -74,6 +79,19 @@ TEST(PageHeaderTest, EveryFieldComesBack) {
   EXPECT_EQ(Reparse(header).value(), header);
 }
 
+// A header with classes of tokens. No recipe of this build makes one.
+TEST(PageHeaderTest, GoldenFile) {
+  const std::string path = TestsPath("golden/page_header_v1_classes.bin");
+  std::ifstream in(path, std::ios::binary);
+  const std::string golden((std::istreambuf_iterator<char>(in)), {});
+  if (SerializePageHeader(SomeHeader()) != golden) {
+    const auto made = std::filesystem::temp_directory_path() / "page_header_v1_classes.bin";
+    std::ofstream(made, std::ios::binary) << SerializePageHeader(SomeHeader());
+    FAIL() << "the header differs from " << path << "; what was made is in " << made;
+  }
+  EXPECT_EQ(ParsePageHeader(AsBytes(golden)).value(), SomeHeader());
+}
+
 TEST(PageHeaderTest, SegmentsForLevelsCountsLeadingSegments) {
   const PageHeader header = SomeHeader();
   EXPECT_EQ(SegmentsForLevels(header, 1), 4u);
@@ -130,6 +148,51 @@ TEST(PageHeaderTest, OtherVersionsAreNamed) {
   const absl::Status status = ParsePageHeader(AsBytes(Redigest(bytes))).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("version 2"));
+}
+
+TEST(PageHeaderTest, FlagsOfALaterVersionAreNamed) {
+  for (const int flag : {64, 128}) {
+    std::string bytes = SerializePageHeader(SomeHeader());
+    bytes[6] = static_cast<char>(bytes[6] | flag);
+    const absl::Status status = ParsePageHeader(AsBytes(Redigest(bytes))).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("a later version wrote it"));
+    EXPECT_TRUE(absl::IsDataLoss(ParsePageHeader(AsBytes(bytes)).status()))
+        << "its digest is first";
+  }
+}
+
+// What a writer leaves out must not be there with the value that it has then: a header has one
+// form.
+TEST(PageHeaderTest, WhatMayBeLeftOutIsNotWrittenWithItsDefault) {
+  PageHeader header = SomeHeader();
+  header.calibration[15] = 1;
+  std::string bytes = SerializePageHeader(header);
+  const size_t id = bytes.find(header.pipeline) + header.pipeline.size() + 16;
+  ASSERT_EQ(bytes[id + 15], 1);
+  bytes[id + 15] = 0;
+  const absl::Status zero = ParsePageHeader(AsBytes(Redigest(bytes))).status();
+  EXPECT_TRUE(absl::IsDataLoss(zero)) << zero;
+  EXPECT_THAT(std::string(zero.message()), HasSubstr("calibration"));
+
+  header = SomeHeader();
+  header.rope = {.rotary_dims = 1, .theta = 10000, .factor = 2};
+  bytes = SerializePageHeader(header);
+  const auto with = [&](size_t at, absl::string_view was, absl::string_view is) {
+    std::string changed = bytes;
+    EXPECT_EQ(changed.substr(at, was.size()), was);
+    changed.replace(at, was.size(), is.data(), is.size());
+    return ParsePageHeader(AsBytes(Redigest(changed))).status();
+  };
+  // Behind the flags, dtype, layers, 300 heads, dims, tokens, and a position of 10 bytes.
+  const size_t rope = 24;
+  ASSERT_TRUE(ParsePageHeader(AsBytes(bytes)).ok());
+  const absl::Status dims = with(rope + 1, absl::string_view("\1", 1), absl::string_view("\0", 1));
+  EXPECT_TRUE(absl::IsDataLoss(dims)) << dims;
+  const double two = 2, one = 1;
+  const absl::Status factor = with(rope + 10, {reinterpret_cast<const char*>(&two), sizeof(two)},
+                                   {reinterpret_cast<const char*>(&one), sizeof(one)});
+  EXPECT_TRUE(absl::IsDataLoss(factor)) << factor;
 }
 
 // With a digest that fits, a changed byte is another valid header or is refused; never a crash, and

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "tests/service/remote/blocking_remote.h"
 #include "tests/service/remote/memory_remote_store.h"
 #include "tests/storage/temp_dir.h"
@@ -21,6 +23,7 @@ namespace {
 
 using absl::StatusCode;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::string Line(uint8_t byte) {
@@ -208,7 +211,16 @@ TEST_F(RemoteKeysTest, ARecordOfAnotherVersionStays) {
   a_.Id();
   ASSERT_TRUE(store_.Corrupt(Name(), 4));
   const std::string value = store_.Peek(Name()).value_or("");
+  Log().set_level(spdlog::level::warn);
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(b_.Code(RemoteKeys::Use::kWrite), StatusCode::kFailedPrecondition);
+  b_.Round();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  Log().set_level(spdlog::level::err);
+  EXPECT_THAT(said, HasSubstr(Name()));
+  EXPECT_THAT(said, HasSubstr("delete the value, if no newer kvstow writes there"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << "once: " << said;
+  EXPECT_EQ(b_.keys().counts().locked, 1u);
   EXPECT_EQ(b_.keys().Drop("t").code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(store_.Peek(Name()).value_or(""), value);
   EXPECT_EQ(b_.damaged(), 0u);

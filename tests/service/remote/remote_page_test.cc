@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "service/remote/remote_frame.h"
 #include "service/remote/remote_purge.h"
 
 namespace kvstow {
@@ -74,6 +76,25 @@ TEST(RemotePage, ARecordComesBackAndASegmentTogetherWithIt) {
   EXPECT_EQ(AsString(back->span()), "body");
 }
 
+// It would mean something else here.
+TEST(RemotePage, ARecordWithWhatOneServerGaveIsRefused) {
+  const RemotePlace tag = ClearPlace("key");
+  const auto parse = [&](const std::function<void(PageRecord&)>& change) {
+    PageRecord record = Record();
+    record.number = 1;
+    record.name.space = 0;
+    record.parent.reset();
+    change(record);
+    const SharedBytes bytes = SharedBytes::Take(SerializePageRecord(record));
+    const auto value = Joined(FramedValue(tag, RemoteKind::kRecord, 0, Digested(bytes)));
+    return ParseRecordValue(tag, "key", value).status();
+  };
+  EXPECT_EQ(parse([](PageRecord&) {}), absl::OkStatus());
+  EXPECT_TRUE(absl::IsDataLoss(parse([](PageRecord& r) { r.number = 2; })));
+  EXPECT_TRUE(absl::IsDataLoss(parse([](PageRecord& r) { r.name.space = 1; })));
+  EXPECT_TRUE(absl::IsDataLoss(parse([](PageRecord& r) { r.parent = 5; })));
+}
+
 TEST(RemotePage, AValueThatIsElsewhereOrChangedIsRefused) {
   const RemotePlace tag = ClearPlace("key"), other = ClearPlace("kez");
   const SegmentFacts facts = Record().facts[0];
@@ -105,6 +126,15 @@ TEST(RemotePage, BytesAreThoseOfTheFormat) {
   const SharedBytes body = SharedBytes::Take(std::string("body"));
   EXPECT_EQ(HexOf(Joined(SegmentValue(tag, 3, facts, body)).span()),
             "6b765256010002000400000000000000fae17f18eec8f284d4aa649e36986f7a626f6479");
+  EXPECT_EQ(HexOf(Joined(FramedValue({NameTagOf("t", "s"), nullptr}, RemoteKind::kSpace, 0,
+                                     Digested(SharedBytes::Take(std::string("record")))))
+                      .span()),
+            "6b765256010004000600000000000000ab1bf917d4f27150816d33bcccd578977265636f7264");
+  EXPECT_EQ(HexOf(Joined(RecordValue(tag, Record())).span()),
+            "6b765256010001006300000000000000a9e51e5d8196b9ba5d8b402b5c6da315"
+            "6b7650470100000001000000000000000000000003006b657900000000000000000000000000000000"
+            "64000000000000004000000000000000100000000600000068656164657201000000"
+            "040000000000803ffae17f18eec8f28451e8cda685e99a28");
   EXPECT_EQ(
       HexOf(Joined(PurgeValue({SpaceTagOf(SpaceNamed("s")), nullptr}, {2, {{5, "key"}}})).span()),
       "6b7652560100030019000000000000002d7646ef62d22e1ab3e90b6934fabed402000000000000000100000005"
@@ -121,6 +151,13 @@ TEST(RemotePage, APurgeRecordComesBack) {
   EXPECT_FALSE(ParsePurgeValue({SpaceTagOf(SpaceNamed("r")), nullptr}, value).ok());
   for (size_t at = 0; at < value.size(); ++at) {
     EXPECT_FALSE(ParsePurgeValue(space, value.Slice(0, at)).ok()) << at;
+  }
+  for (const size_t size : {0, 1, 64, 65}) {
+    const SharedBytes of_key = Joined(PurgeValue(space, {3, {{1, std::string(size, 'k')}}}));
+    const absl::Status status = ParsePurgeValue(space, of_key).status();
+    EXPECT_EQ(status.code(),
+              size == 1 || size == 64 ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss)
+        << size << ": " << status;
   }
 }
 

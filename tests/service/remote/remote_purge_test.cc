@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "tests/service/remote/blocking_remote.h"
 #include "tests/service/remote/memory_remote_store.h"
 #include "tests/service/server_fixture.h"
@@ -25,6 +26,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::Eventually;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Pages = RemotePurge::Pages;
 
@@ -59,6 +61,7 @@ class OneServer {
 
   RemotePurge& purge() { return purge_; }
   uint64_t damaged() const { return counters_.damaged_values; }
+  uint64_t untold() const { return counters_.unwritten_purges; }
   // From now on, dropping takes until the server ends, or leaves pages.
   void Block() { blocks_ = true; }
   void Fail() { fails_ = true; }
@@ -323,12 +326,24 @@ TEST_F(RemotePurgeTest, ARecordOfALaterVersionStaysAndCountsAsNoAnswer) {
   ASSERT_TRUE(BlockingRemote(store_).PutText(Name(*space_), later).ok());
   ASSERT_EQ(There().status().code(), absl::StatusCode::kFailedPrecondition);
   const auto value = store_.Peek(Name(*space_));
+  Log().set_level(spdlog::level::warn);
+  ::testing::internal::CaptureStderr();
   a_.purge().Delete(*space_, "k");
   EXPECT_THAT(a_.Told(), IsEmpty());
   b_.purge().Watch(space_, {});
+  EXPECT_THAT(b_.Told(), IsEmpty());
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr(Name(*space_)));
+  EXPECT_THAT(said, HasSubstr("delete the value, if no newer kvstow writes there"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << "once a minute: " << said;
+  EXPECT_GT(a_.untold(), 0u);
+  EXPECT_EQ(b_.untold(), 0u) << "it has nothing to tell";
+  ::testing::internal::CaptureStderr();
   clock_.Advance(2 * RemotePurge::kKept);
   EXPECT_THAT(a_.Told(), IsEmpty());
   EXPECT_THAT(b_.Told(), IsEmpty());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(Name(*space_))) << "once more";
+  Log().set_level(spdlog::level::err);
   EXPECT_EQ(store_.Peek(Name(*space_)), value);
   EXPECT_FALSE(a_.purge().Known(*space_).has_value());
   EXPECT_EQ(a_.Era(space_).status().code(), absl::StatusCode::kUnavailable);

@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "service/remote/remote_key_record.h"
+#include "tests/service/remote/blocking_remote.h"
 #include "tests/service/remote/remote_node.h"
 #include "tests/storage/temp_dir.h"
 
@@ -414,6 +415,27 @@ TEST_P(RemoteTierTest, ASpaceIsOpenedByItsNameOnTheOtherServer) {
   EXPECT_EQ(here.pipeline(), there.pipeline());
   EXPECT_EQ(b_.Lookup().pages(), static_cast<uint32_t>(kPages));
   EXPECT_FALSE(b_.client->FindSpace("t").ok());
+}
+
+TEST_P(RemoteTierTest, ADamagedRecordOfASpaceGoesAndOneOfALaterVersionStays) {
+  a_.Open("raw");
+  a_.server->remote().Flush();
+  const std::string name = SpaceName("kvstow", PlaceAt(NameTagOf("", "s"), Key()).tag);
+  const auto later = [&] {
+    std::string value = remote_.Peek(name).value_or("");
+    value.at(4) = 9;  // the version
+    return value;
+  }();
+  ASSERT_TRUE(BlockingRemote(remote_).PutText(name, later).ok());
+  EXPECT_FALSE(b_.client->FindSpace("s").ok());
+  EXPECT_EQ(remote_.Peek(name), later);
+  EXPECT_EQ(b_.server->remote().counters().damaged_values, 0u);
+  std::string damaged = later;
+  damaged[0] = 'x';
+  ASSERT_TRUE(BlockingRemote(remote_).PutText(name, damaged).ok());
+  EXPECT_FALSE(b_.client->FindSpace("s").ok());
+  EXPECT_FALSE(remote_.Peek(name).has_value());
+  EXPECT_EQ(b_.server->remote().counters().damaged_values, 1u);
 }
 
 TEST_P(RemoteTierTest, ATenantThatSentAllThatItMayKeepsItsPagesHere) {

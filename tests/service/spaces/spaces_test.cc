@@ -368,7 +368,8 @@ Space GoldenSpace() {
 }
 
 // Records as they were written, for ever: of no tenant's space, and of a tenant's.
-void ExpectGolden(const std::string& file, const std::string& tenant, OtherRope other = {}) {
+void ExpectGolden(const std::string& file, const std::string& tenant, OtherRope other = {},
+                  const SavedEra& era = {}) {
   Space space = GoldenSpace();
   space.tenant = tenant;
   space.spec.other_rope = std::move(other);
@@ -379,7 +380,8 @@ void ExpectGolden(const std::string& file, const std::string& tenant, OtherRope 
   space.spec.rope_details.mrope_sections = {8, 12, 12};
   space.fingerprint = FingerprintOf(space.spec, "raw", space.promise);
   const std::string golden = Golden(file);
-  EXPECT_EQ(HexOf(AsBytes(SerializeSpace(space))), HexOf(AsBytes(golden)));
+  EXPECT_EQ(HexOf(AsBytes(SerializeSpace(space, era))), HexOf(AsBytes(golden)));
+  EXPECT_EQ(EraOfSpace(AsBytes(golden)), era);
 
   Calibrations calibrations("");
   const auto parsed = ParseSpace(AsBytes(golden), calibrations);
@@ -431,6 +433,16 @@ TEST(SpaceRecordTest, GoldenFilesOfSpacesWithTwoRopes) {
                         .layers = {1, 3}};
   ExpectGolden("service_space_v4.bin", "", other);
   ExpectGolden("service_space_v5.bin", "team-a", other);
+}
+
+TEST(SpaceRecordTest, GoldenFilesOfSpacesWithAnEra) {
+  const OtherRope other{.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 1e6},
+                        .layers = {1, 3}};
+  const SavedEra era{.key = 0x0123456789abcdef, .generation = 3};
+  ExpectGolden("service_space_v6.bin", "", {}, era);
+  ExpectGolden("service_space_v7.bin", "team-a", {}, era);
+  ExpectGolden("service_space_v8.bin", "", other, era);
+  ExpectGolden("service_space_v9.bin", "team-a", other, era);
 }
 
 TEST(SpaceRecordTest, ARecordOfVersion1IsTheSpaceThatNamesNoMore) {

@@ -93,6 +93,11 @@ TEST(SegmentFormat, EveryFlippedBitAndEveryCutIsNoticed) {
     EXPECT_FALSE(CheckSegmentFileHeader(AsBytes(bad), 3).ok()) << bit;
   }
   EXPECT_FALSE(CheckSegmentFileHeader(AsBytes(header), 4).ok());
+  std::string other = header;  // the bytes behind the version, with a digest that fits
+  other[6] = 1;
+  const uint64_t digest = Xxh3(AsBytes(other).first(16));
+  other.replace(16, sizeof(digest), reinterpret_cast<const char*>(&digest), sizeof(digest));
+  EXPECT_TRUE(absl::IsDataLoss(CheckSegmentFileHeader(AsBytes(other), 3)));
 }
 
 // Whatever part of the sectors was written: the others still hold what was there before.
