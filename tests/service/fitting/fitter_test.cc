@@ -52,13 +52,13 @@ class FitterTest : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.status();
     return opened->space;
   }
-  void Put(const Space& space, uint64_t from, uint64_t to) {
+  void Put(const Space& space, uint64_t from, uint64_t to, bool hot = true) {
     for (uint64_t i = from; i < to; ++i) {
       PageToStore page{.name = {.space = space.id, .key = absl::StrCat("p", i)}};
       page.header = SharedBytes::Take(absl::StrCat("header ", i));
       page.raw_bytes = kTokens * BytesPerToken(space.spec);
       page.tokens = kTokens;
-      page.hot = true;
+      page.hot = hot;
       page.bodies = {SharedBytes::Take(absl::StrCat("body ", i))};
       const std::span<const uint8_t> body = page.bodies[0].span();
       page.facts = {{.bytes = static_cast<uint32_t>(body.size()), .digest = Xxh3(body)}};
@@ -255,6 +255,18 @@ TEST_F(FitterTest, AFormWithoutTablesComesBackAfterARestart) {
   const auto again = spaces_->Find(space->id);
   ASSERT_NE(again, nullptr);
   EXPECT_EQ(again->fitted->state().recipe, "kvstow(levels=3,step=0.4)");
+}
+
+// Most pages of a large space are cold.
+TEST_F(FitterTest, ASampleFindsTheFewPagesThatAreHot) {
+  const auto space = Open("auto,hot=int8,cold=kvstow");
+  Put(*space, 0, 40'000, /*hot=*/false);
+  Put(*space, 40'000, 40'200);
+  const FitSamplePlan plan = PlanFitSample(*store_, space->id, {});
+  EXPECT_EQ(plan.tokens + plan.held_out_tokens, 200u * kTokens);
+  EXPECT_EQ(plan.fitted_on.size() + plan.held_out.size(), 200u);
+  const FitSamplePlan some = PlanFitSample(*store_, space->id, {.pages = 50});
+  EXPECT_EQ(some.fitted_on.size() + some.held_out.size(), 50u);
 }
 
 // An older server finds the record of a space that a newer one wrote. The pages come back with the
