@@ -280,6 +280,7 @@ TEST_F(FitterTest, AFormWithoutTablesComesBackAfterARestart) {
   ASSERT_TRUE(Eventually([&] { return Jobs() == 3; }));
   EXPECT_EQ(LastJob().recipe, "kvstow(levels=3,step=0.4)");
   EXPECT_FALSE(LastJob().refit);
+  JobsAfterLooks();
   Put(*again, 40, 80);
   clock_.Advance(minutes(100));
   ASSERT_TRUE(Eventually([&] { return Jobs() == 4; }));
@@ -299,6 +300,7 @@ TEST_F(FitterTest, StatisticsOfBeforeARestartAreNoNews) {
   ASSERT_TRUE(Eventually([&] { return Jobs() == 2; }));
   EXPECT_FALSE(LastJob().refit);
   EXPECT_FALSE(LastJob().statistics.empty());
+  JobsAfterLooks();
   SendStatistics(*space, 3);
   clock_.Advance(minutes(100));
   ASSERT_TRUE(Eventually([&] { return Jobs() == 3; }));
@@ -334,6 +336,7 @@ TEST_F(FitterTest, OnlyWhatWasFittedCountsAsAFit) {
   Start();
   ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
   for (const size_t jobs : {3, 4}) {
+    JobsAfterLooks();
     Answer(Holds("kvstow(levels=3,step=0.4)", 6.5));
     clock_.Advance(minutes(100));
     ASSERT_TRUE(Eventually([&] { return Jobs() == jobs; }));
@@ -374,6 +377,7 @@ TEST_F(FitterTest, ASpaceWithAFormSaysWhyItIsNotJudged) {
   Answer(Found("kvstow(levels=3,step=0.9)", 6));
   Start();
   ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
+  JobsAfterLooks();
   const std::string came = space->fitted->state().note;
   for (uint64_t i = 0; i < 40; ++i) {
     const PageName name{.space = space->id, .key = absl::StrCat("p", i)};
