@@ -116,6 +116,14 @@ bool SameRopes(const CalibrationShape& model, const KvSpec& spec, uint32_t first
   return true;
 }
 
+// Returns how many times as many heads of layers the model has as the rank. A rank's pages may cost
+// what the space says, and know nothing of those of other ranks. So what they cost is told as if
+// all the model's heads had their errors. What the model loses is then the mean of what ranks say,
+// also where ranks share heads.
+double ModelOverRank(const CalibrationShape& model, const KvSpec& spec) {
+  return static_cast<double>(HeadsOf(model)) / static_cast<double>(HeadsOf(ShapeFor(spec, 1)));
+}
+
 absl::Status CheckRank(const CalibrationShape& model, const KvSpec& spec, const RankOfModel& rank) {
   const auto refused = [](absl::string_view what, uint64_t has, uint64_t wants) {
     return absl::InvalidArgumentError(absl::StrCat("the statistics are of a model of ", has, " ",
@@ -233,14 +241,20 @@ absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const Mod
   const bool last = rank.first_layer + spec.layers == model.layers;
   const bool entropy = last && spec.kv_heads == model.kv_heads;
   const bool all = entropy && rank.first_layer == 0;
+  const auto gains = [&](const std::vector<float>& of_model) {
+    std::vector<float> out = part(of_model, 1);
+    const auto factor = static_cast<float>(std::sqrt(ModelOverRank(model, spec)));
+    for (float& gain : out) gain *= factor;
+    return out;
+  };
   std::shared_ptr<const QueryMeans> queries;
   if (whole.queries != nullptr) {
     queries = QueryMeansOfRank(model, *whole.queries, spec, rank.first_layer, first_head);
   }
   return StatsCalibration(spec, {.metric_k = part(whole.metric_k, k * k),
                                  .metric_v = part(whole.metric_v, v * v),
-                                 .gain_k = part(whole.gain_k, 1),
-                                 .gain_v = part(whole.gain_v, 1),
+                                 .gain_k = gains(whole.gain_k),
+                                 .gain_v = gains(whole.gain_v),
                                  .slope_k = part(whole.slope_k, k),
                                  .slope_v = part(whole.slope_v, v),
                                  .entropy = entropy ? whole.entropy : std::vector<float>(),

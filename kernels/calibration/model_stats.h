@@ -88,9 +88,9 @@ absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStat
 struct RankOfModel {
   uint32_t first_layer = 0, tensor_rank = 0, tensor_size = 1;
 };
-// Returns a blob with the rank's part of the statistics `whole` of a model of shape `model`. The
-// spec is that of the rank's pages. A power of a part is no part of the power, so a part has none.
-// It has mean queries where its layers have any.
+// Returns a blob with the rank's part of the statistics `whole` of a model of shape `model`. Errors
+// of the part cost as if all heads of the model had them, and a part has no power (decision 0117).
+// It has mean queries where its layers have any. `spec` is that of the rank's pages.
 // Fails with INVALID_ARGUMENT where the rank's layers, heads, widths or RoPE are not the model's.
 absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const ModelStats& whole,
                                         const KvSpec& spec, const RankOfModel& rank);

@@ -58,10 +58,12 @@ absl::StatusOr<pid_t> Spawn(const std::string& program, uint64_t memory_bytes, i
   posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
   posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
   posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
+  // A stop of the server comes to its whole group. The server itself then ends the process.
+  sigset_t stops, all;
+  sigemptyset(&stops);
+  for (const int stop : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&stops, stop);
   sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigmask(&attributes, &stops);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   std::string name = program, verb = kFitArgument, memory = absl::StrCat(memory_bytes);
@@ -116,10 +118,11 @@ absl::StatusOr<FitOutcome> RunFitProcess(const FitJob& job, const std::string& p
   if (WIFEXITED(status) && WEXITSTATUS(status) == kFailed && !said.empty()) {
     return absl::InvalidArgumentError(said);
   }
-  return absl::UnavailableError(WIFSIGNALED(status)
-                                    ? absl::StrCat("the process of a fit was ended by signal ",
-                                                   WTERMSIG(status), ", maybe for want of memory")
-                                    : "the process of a fit ended early");
+  if (!WIFSIGNALED(status)) return absl::UnavailableError("the process of a fit ended early");
+  const int signal = WTERMSIG(status);
+  return absl::UnavailableError(
+      absl::StrCat("the process of a fit was ended by signal ", signal,
+                   signal == SIGKILL ? ", maybe for want of memory" : ""));
 }
 
 int FitMain(uint64_t memory_bytes) {

@@ -1,5 +1,6 @@
 // Runs a fit (fit.h) in a process of its own, so that it can neither slow down nor end the server:
-// the process has the lowest priority, a limit of memory, and ends when the server does.
+// the process has the lowest priority, a limit of memory, and ends when the server does. It takes
+// no signals that stop a server: those go to all of its processes.
 //
 // The job comes on the process's standard input, the outcome goes to its standard output. Both are
 // files in memory, which nobody else can open, and the process leaves no core dump: nothing of the

@@ -11,18 +11,19 @@ namespace {
 
 constexpr uint64_t kHeldOutShare = 5;  // one token in so many
 
-// Returns pages in their hot form, by no order.
-std::vector<PlannedPage> HotPages(TieredStore& store, SpaceId space, size_t looks) {
+// Returns up to `most` pages in their hot form, by no order. They are spread over all of the
+// space's: it asks for pages in the order of the digests of their keys.
+std::vector<PlannedPage> HotPages(TieredStore& store, SpaceId space, size_t most) {
   std::vector<PageName> names = store.residency().Pages(space);
-  if (names.size() > looks) {
-    const auto by_digest = [](const PageName& name) { return Xxh3(AsBytes(name.key)); };
-    std::ranges::nth_element(names, names.begin() + static_cast<ptrdiff_t>(looks), {}, by_digest);
-    names.resize(looks);
-  }
+  std::vector<std::pair<uint64_t, size_t>> order;
+  order.reserve(names.size());
+  for (size_t i = 0; i < names.size(); ++i) order.emplace_back(Xxh3(AsBytes(names[i].key)), i);
+  std::ranges::sort(order);
   std::vector<PlannedPage> out;
-  for (PageName& name : names) {
-    absl::StatusOr<PageFacts> facts = store.residency().Find(name);
-    if (facts.ok() && facts->hot) out.push_back({std::move(name), *std::move(facts)});
+  for (const auto& [digest, i] : order) {
+    if (out.size() == most) break;
+    absl::StatusOr<PageFacts> facts = store.residency().Find(names[i]);
+    if (facts.ok() && facts->hot) out.push_back({std::move(names[i]), *std::move(facts)});
   }
   return out;
 }
@@ -63,7 +64,7 @@ std::vector<FitPage> Read(TieredStore& store, std::span<const PlannedPage> pages
 }  // namespace
 
 FitSamplePlan PlanFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits) {
-  std::vector<PlannedPage> pages = HotPages(store, space, limits.looks);
+  std::vector<PlannedPage> pages = HotPages(store, space, limits.pages);
   std::ranges::sort(pages, {}, [](const PlannedPage& page) { return page.facts.number; });
   const auto tokens_of = [](uint64_t sum, const PlannedPage& page) {
     return sum + page.facts.tokens;

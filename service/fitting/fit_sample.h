@@ -5,7 +5,7 @@
 // is no use of them.
 //
 // A plan costs a look at the index alone, so that whoever has no use for the sample need not read
-// it. Free functions; thread-safe.
+// it. Where hot pages are few, it looks at all of the space's pages. Free functions; thread-safe.
 #ifndef KVSTOW_SERVICE_FITTING_FIT_SAMPLE_H_
 #define KVSTOW_SERVICE_FITTING_FIT_SAMPLE_H_
 
@@ -21,7 +21,7 @@ namespace kvstow {
 struct FitSampleLimits {
   uint64_t tokens = 32'768, held_out_tokens = 2'048;
   uint64_t bytes = uint64_t{192} << 20;  // stored, of both together
-  size_t looks = 4'096;                  // pages that it asks the store of
+  size_t pages = 4'096;                  // hot ones, among which it chooses
 };
 
 // A page that is to be read.

@@ -29,15 +29,18 @@ constexpr double kClearly = 1.05;       // times the ratio of the form before
 constexpr uint64_t kMoreTokens = 2;     // times those of the last fit
 constexpr uint64_t kStepTokens = 1024;  // of the first pages, for a step alone
 
-// Notes why nothing is fitted now. Two notes stay: that of a space with a form, which tells how the
-// form came, and one that says `why` already.
+constexpr char kNow[] = "; now: ";  // between two parts of a note
+
+// Notes why nothing is fitted now. A space with a form keeps the note of how the form came, or of
+// the last fit, before that.
 void SayWaits(const Space& space, std::string why) {
   const FittedForm::State now = space.fitted->state();
-  if (!now.recipe.empty() || now.note == why) return;
-  if (const auto step = space.fitted->codec(); step != nullptr) {
+  if (!now.recipe.empty()) {
+    why = absl::StrCat(now.note.substr(0, now.note.find(kNow)), kNow, why);
+  } else if (const auto step = space.fitted->codec(); step != nullptr && now.note != why) {
     absl::StrAppend(&why, "; until then ", step->recipe().text());
   }
-  space.fitted->SetNote(std::move(why));
+  if (now.note != why) space.fitted->SetNote(std::move(why));
 }
 
 // Returns whether the space's own cold form looks for a step page by page.
@@ -136,6 +139,9 @@ void Fitter::Restore(const Space& space, State& state) {
     return;
   }
   state.calibration = tables;
+  state.restored = true;
+  const auto stats = calibrations_.StatisticsOf(FitNameOf(space));
+  if (stats != nullptr) state.tried_statistics = stats->id();
   space.fitted->Set(*codec, {.recipe = note.recipe, .note = "fitted before the server started"});
 }
 
@@ -159,8 +165,10 @@ void Fitter::LookAt(const Space& space) {
   const Time begin = options_.clock->Now();
   const auto stats = calibrations_.StatisticsOf(FitNameOf(space));
   if (stats != nullptr && stats->id() != state.heard) {
+    // A fleet of workers may send many: the space rests between fits to all but the first.
+    if (state.heard == CalibrationId{}) state.due = begin;
     state.heard = stats->id();
-    state.due = state.seek_after = begin;
+    state.seek_after = begin;
   }
   if (begin < state.due) return;
   if (begin >= state.seek_after && SeeksSteps(space) && space.fitted->state().recipe.empty()) {
@@ -181,7 +189,8 @@ void Fitter::LookAt(const Space& space) {
   const bool fitted = !outcome.ok() || outcome->tokens > 0;
   const absl::Status done =
       outcome.ok() ? Take(space, *std::move(outcome), state) : outcome.status();
-  ++(done.ok() ? fits_ : failures_);
+  if (!done.ok()) ++failures_;
+  if (done.ok() && fitted) ++fits_;
   if (!done.ok()) {
     space.fitted->SetNote(absl::StrCat("a fit failed: ", done.message()));
     Log().warn("space '{}': no cold form was fitted: {}", space.name, std::string(done.message()));
@@ -229,6 +238,7 @@ void Fitter::SeekStep(const Space& space, State& state, const Calibration* stats
   // The own form does without: a search that failed has time.
   state.seek_after = outcome.ok() ? Time::max() : AfterFailure(options_.clock->Now() - begin);
   if (!outcome.ok() && !absl::IsCancelled(outcome.status())) {
+    ++failures_;
     Log().warn("space '{}': no step was found: {}", space.name, outcome.status().ToString());
   }
   if (!outcome.ok()) return;
@@ -261,7 +271,7 @@ FitJob Fitter::EmptyJob(const Space& space, const Calibration* stats) {
   return job;
 }
 
-absl::StatusOr<Fitter::Attempt> Fitter::NextAttempt(const Space& space, const State& state,
+absl::StatusOr<Fitter::Attempt> Fitter::NextAttempt(const Space& space, State& state,
                                                     const Calibration* stats) {
   KVSTOW_RETURN_IF_ERROR(calibrations_.CanKeep(space.tenant));
   const FitSamplePlan plan = PlanFitSample(store_, space.id, options_.sample);
@@ -272,6 +282,8 @@ absl::StatusOr<Fitter::Attempt> Fitter::NextAttempt(const Space& space, const St
         absl::StrCat("waits for pages in their hot form: ", plan.tokens + plan.held_out_tokens,
                      " tokens of ", least + kLeastHeldOutTokens));
   }
+  // What a form of before the start was fitted on is not known. The pages of now count as that.
+  if (std::exchange(state.restored, false)) state.tried_tokens = plan.tokens;
   const FittedForm::State now = space.fitted->state();
   const bool news = stats != nullptr && stats->id() != state.tried_statistics;
   const bool refit = news || plan.tokens >= kMoreTokens * state.tried_tokens ||
@@ -304,7 +316,7 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   FittedForm::State now = space.fitted->state();
   const FormFigures& before = outcome.before.recipe.empty() ? outcome.own : outcome.before;
   const bool holds = before.divergence <= kHolds * space.fitted->target();
-  ++now.fits;
+  if (outcome.tokens > 0) ++now.fits;  // else the form before holds
   now.ratio = before.ratio;
   now.divergence = before.divergence;
   const bool better =

@@ -17,8 +17,11 @@
 // or left the space without a form, is repeated on the pages of then: after 15 of the least rests,
 // or 30 times as long as it took.
 //
-// Workers may send statistics of a space's model (SendStatistics). The next look after that fits
-// again at once.
+// Workers may send statistics of a space's model (SendStatistics). The next look after the first
+// that come fits again at once. For those that replace them the space rests as after any fit.
+//
+// After a restart a space has the form that it had. Twice as many pages are then twice those of the
+// first look.
 //
 // A calibration tells of the pages that it was fitted on. It is for its space alone, which its note
 // names (FitNote), and no recipe finds it by chance. On a server with a master key it lies on disk
@@ -82,6 +85,7 @@ class Fitter {
     // The last fit, also a failed one, had so many tokens and went by these statistics.
     uint64_t tried_tokens = 0;
     CalibrationId tried_statistics{};
+    bool restored = false;     // the form is of before the start: on how many is not known yet
     Time again = Time::max();  // when it is repeated for itself: it failed, or found nothing
     std::string step;   // the space's own form at the step that was sought; "" = there is none
     Time seek_after{};  // when it may be sought; max = it was
@@ -106,8 +110,7 @@ class Fitter {
   };
   // Decides whether there is anything to do, and then reads the pages for it. UNAVAILABLE: there is
   // nothing, as it says.
-  absl::StatusOr<Attempt> NextAttempt(const Space& space, const State& state,
-                                      const Calibration* stats);
+  absl::StatusOr<Attempt> NextAttempt(const Space& space, State& state, const Calibration* stats);
   // Returns when something is tried again that took so long in vain.
   Time AfterFailure(Duration took) const;
   // Decides on a fit that ended.

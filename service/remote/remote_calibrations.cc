@@ -16,6 +16,7 @@ namespace kvstow {
 namespace {
 
 constexpr size_t kPartsAtOnce = 4;
+constexpr Duration kAfterRefusal = std::chrono::hours(1);
 constexpr uint32_t kLeastPart = 1 << 10;  // else a small value could name very many parts
 
 // What says that a blob is there.
@@ -43,6 +44,27 @@ absl::StatusOr<Manifest> ParseManifest(const RemotePlace& place, const SharedByt
     return absl::DataLossError("a remote calibration says impossible sizes of itself");
   }
   return out;
+}
+
+absl::StatusOr<Manifest> ReadManifest(RemoteStore& remote, const RemotePlace& place,
+                                      const std::string& prefix, Time deadline) {
+  RemoteAnswers<absl::StatusOr<SharedBytes>> read;
+  remote.Get({CalibrationName(prefix, place.tag)}, deadline, read.Take());
+  KVSTOW_ASSIGN_OR_RETURN(const SharedBytes value, std::move(read.Wait()[0]));
+  return ParseManifest(place, value);
+}
+
+// Says whether tables that pages of the tenant name would be kept here, by what they say of
+// themselves. Their parts may be large.
+absl::Status CheckTables(const absl::StatusOr<Manifest>& manifest, const std::string& tenant,
+                         const Calibrations& calibrations) {
+  KVSTOW_RETURN_IF_ERROR(manifest.status());
+  KVSTOW_RETURN_IF_ERROR(calibrations.CanKeep(tenant));
+  const uint64_t room = calibrations.RoomFor(FitName{});
+  if (manifest->bytes <= room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "tables of ", manifest->bytes, " bytes that another server fitted: there is room for ", room,
+      ": drop spaces that nobody needs"));
 }
 
 CalibrationId IdOf(absl::string_view blob) {
@@ -149,7 +171,11 @@ void RemoteCalibrations::Look() {
   for (const Wanted& wanted : all) {
     if (stopping()) return;
     const bool here = calibrations_.store().Find(wanted.second) != nullptr;
+    // For what is not here it is the time of a refusal.
+    const auto refused = here ? sent_.end() : sent_.find(wanted);
+    if (refused != sent_.end() && Clock::Real().Now() - refused->second < kAfterRefusal) continue;
     const absl::Status done = here ? Send(wanted) : FetchOne(wanted);
+    if (!here && absl::IsAborted(done)) sent_[wanted] = Clock::Real().Now();
     if (!done.ok() && here) {
       Log().warn("remote: calibration {} is not sent yet: {}", HexOf(wanted.second),
                  std::string(done.message()));
@@ -175,11 +201,7 @@ std::vector<std::string> RemoteCalibrations::PartNames(const RemotePlace& place,
 // Returns whether all values of the calibration are there.
 bool RemoteCalibrations::IsThere(const RemotePlace& place) {
   const Time deadline = Clock::Real().Now() + options_.wait;
-  RemoteAnswers<absl::StatusOr<SharedBytes>> read;
-  remote_.Get({CalibrationName(options_.prefix, place.tag)}, deadline, read.Take());
-  const absl::StatusOr<SharedBytes> value = std::move(read.Wait()[0]);
-  if (!value.ok()) return false;
-  const absl::StatusOr<Manifest> manifest = ParseManifest(place, *value);
+  const absl::StatusOr<Manifest> manifest = ReadManifest(remote_, place, options_.prefix, deadline);
   if (!manifest.ok()) return false;
   RemoteAnswers<absl::Status> there;
   remote_.Exists(PartNames(place, manifest->bytes, manifest->part_bytes), deadline, there.Take());
@@ -232,11 +254,9 @@ size_t RemoteCalibrations::Fetch(const std::string& tenant, absl::string_view re
 }
 
 absl::StatusOr<std::string> RemoteCalibrations::Read(const RemotePlace& place) {
-  RemoteAnswers<absl::StatusOr<SharedBytes>> head;
-  remote_.Get({CalibrationName(options_.prefix, place.tag)}, Clock::Real().Now() + options_.wait,
-              head.Take());
-  KVSTOW_ASSIGN_OR_RETURN(const SharedBytes value, std::move(head.Wait()[0]));
-  KVSTOW_ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(place, value));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const Manifest manifest,
+      ReadManifest(remote_, place, options_.prefix, Clock::Real().Now() + options_.wait));
   const std::vector<std::string> names = PartNames(place, manifest.bytes, manifest.part_bytes);
   std::string blob;
   for (size_t i = 0; i < names.size(); i += kPartsAtOnce) {
@@ -260,17 +280,29 @@ absl::StatusOr<std::string> RemoteCalibrations::Read(const RemotePlace& place) {
 }
 
 // Counts what failed a check, and erases what says that it is there: whoever has it sends it again.
+// ABORTED: all of it came, and is refused here.
 absl::Status RemoteCalibrations::FetchOne(const Wanted& wanted) {
   KVSTOW_ASSIGN_OR_RETURN(const RemotePlace place, PlaceOf(wanted, RemoteKeys::Use::kReadNow));
   if (!calibrations_.BeginSending()) {
     return absl::ResourceExhaustedError("other calibrations come now: try again later");
   }
-  absl::StatusOr<std::string> blob = Read(place);
+  const auto of_pages = [&] {
+    MutexLock lock(mu_);
+    return wanted_.contains(wanted);
+  };
+  absl::Status wants;
+  if (of_pages()) {
+    const Time deadline = Clock::Real().Now() + options_.wait;
+    wants = CheckTables(ReadManifest(remote_, place, options_.prefix, deadline), wanted.first,
+                        calibrations_);
+  }
+  absl::StatusOr<std::string> blob = wants.ok() ? Read(place) : wants;
   if (blob.ok() && IdOf(*blob) != wanted.second) {
     blob = absl::DataLossError("a remote calibration has another SHA-256 than its name");
   }
   absl::Status added = blob.status();
   if (blob.ok()) added = calibrations_.AddOf(wanted.first, AsBytes(*blob)).status();
+  if (blob.ok() && !added.ok()) added = absl::AbortedError(added.message());
   calibrations_.EndSending();
   if (absl::IsDataLoss(blob.status())) {
     ++counters_.damaged_values;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -78,6 +79,38 @@ CalibrationId IdOf(std::span<const uint8_t> blob) {
   const Sha256Digest digest = Sha256(blob);
   CalibrationId out;
   std::copy_n(digest.begin(), out.size(), out.begin());
+  return out;
+}
+
+// Tables of other servers stay so long at least: where there are too many, they would else come and
+// go all the time.
+constexpr auto kLeastStay = std::chrono::hours(1);
+
+template <typename Files>
+uint64_t BytesOf(const Files& files) {
+  uint64_t bytes = 0;
+  for (const auto& [id, file] : files) bytes += file.bytes;
+  return bytes;
+}
+
+// Returns those that must go, the oldest first, so that the others have at most `most` bytes. Files
+// that were written after `before` stay, and so does what has no file.
+template <typename Files>
+std::set<CalibrationId> Oldest(const Files& files, uint64_t most, fs::file_time_type before) {
+  std::vector<std::pair<fs::file_time_type, CalibrationId>> by_age;
+  for (const auto& [id, file] : files) {
+    std::error_code error;
+    const fs::file_time_type written = fs::last_write_time(file.path, error);
+    if (!error && written <= before) by_age.emplace_back(written, id);
+  }
+  std::ranges::sort(by_age);
+  std::set<CalibrationId> out;
+  uint64_t left = BytesOf(files);
+  for (const auto& [written, id] : by_age) {
+    if (left <= most) break;
+    left -= files.at(id).bytes;
+    out.insert(id);
+  }
   return out;
 }
 
@@ -259,7 +292,17 @@ absl::StatusOr<Calibrations::Added> Calibrations::AddSent(std::span<const uint8_
   if (out.already_there) return out;
   if (!(*calibration)->fit_note().has_value()) owner = nullptr;  // it tells of no pages
   if (owner != nullptr) {
-    KVSTOW_RETURN_IF_ERROR(CheckRoomForTables((*calibration)->fit_note()->space, blob.size()));
+    // All of them together have as much as one more space would, and the oldest make room.
+    KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(FitName{}, blob.size()));
+    const uint64_t most = RoomHeld(FitName{}) - blob.size();
+    const auto before = fs::file_time_type::clock::now() - kLeastStay;
+    const auto gone = Oldest(foreign_, most, before);
+    EraseIf(foreign_, [&](const File& file) { return gone.contains(file.calibration->id()); });
+    if (BytesOf(foreign_) > most) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("tables of ", blob.size(), " bytes that another server fitted: others of ",
+                       BytesOf(foreign_), " bytes came within an hour, of ", most + blob.size()));
+    }
   } else if (blob.size() > kMaxSentBytes - sent_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "calibrations of ", sent_bytes_, " bytes were sent since the server started, of ",
@@ -316,15 +359,11 @@ absl::StatusOr<Calibrations::File> Calibrations::Keep(const CalibrationId& id,
 }
 
 uint64_t Calibrations::RoomHeld(const FitName& space) const {
-  uint64_t all = 0, own = 0;
-  for (const Files* files : {&fitted_, &foreign_}) {
-    for (const auto& [id, file] : *files) {
-      all += file.bytes;
-      const auto& note = file.calibration->fit_note();
-      if (note.has_value() && note->space == space) own += file.bytes;
-    }
+  uint64_t own = 0;
+  for (const auto& [id, file] : fitted_) {
+    if (file.calibration->fit_note()->space == space) own += file.bytes;
   }
-  const uint64_t left = most_fitted_bytes_ - std::min(all, most_fitted_bytes_);
+  const uint64_t left = most_fitted_bytes_ - std::min(BytesOf(fitted_), most_fitted_bytes_);
   return std::min<uint64_t>(kMaxTablesBytes, left > own ? (left - own) / 2 : 0);
 }
 
@@ -352,7 +391,11 @@ absl::StatusOr<CalibrationId> Calibrations::AddFitted(const FitOwner& owner,
 absl::StatusOr<CalibrationId> Calibrations::KeepFor(const FitOwner& owner, const CalibrationId& id,
                                                     std::span<const uint8_t> blob) {
   if (!fitted_.contains(id)) {
-    KVSTOW_ASSIGN_OR_RETURN(fitted_[id], Keep(id, blob, FittedFolder(), &owner));
+    KVSTOW_ASSIGN_OR_RETURN(File file, Keep(id, blob, FittedFolder(), &owner));
+    fitted_[id] = std::move(file);
+    // What other servers fitted takes the rest.
+    const auto gone = Oldest(foreign_, RoomHeld(FitName{}), fs::file_time_type::max());
+    EraseIf(foreign_, [&](const File& other) { return gone.contains(other.calibration->id()); });
   }
   return id;
 }

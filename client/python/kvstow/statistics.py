@@ -108,6 +108,8 @@ def rank_statistics(
 ) -> bytes:
     """A rank's part of the statistics of its model: for a space that holds this rank's pages.
 
+    Its errors cost as if the whole model had them: the mean over ranks is what the model loses.
+
     statistics: of the whole model, as `kvstow-calibrate --statistics` writes them.
     spec: of the rank's pages.
     first_layer: of the model, that the rank has.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -227,11 +228,30 @@ void Residency::Count(absl::FunctionRef<void(StoreCounters&)> add) {
 }
 
 std::vector<PageName> Residency::Pages(SpaceId space) {
+  struct Key {
+    SpaceId space;
+    uint8_t bytes;
+  };
+  std::vector<Key> pages;
+  std::string keys;  // all in one: names are made without the lock
+  {
+    MutexLock lock(mu_);
+    const uint64_t count = space == 0 ? index_.size() : index_.usage(space).pages;
+    if (count == 0) return {};
+    pages.reserve(count);
+    index_.ForEach([&](const PageEntry& page) {
+      if (space != 0 && page.space != space) return;
+      pages.push_back({page.space, page.key_bytes});
+      keys.append(page.key().data(), page.key_bytes);
+    });
+  }
   std::vector<PageName> names;
-  MutexLock lock(mu_);
-  index_.ForEach([&](const PageEntry& page) {
-    if (space == 0 || page.space == space) names.push_back(page.name());
-  });
+  names.reserve(pages.size());
+  size_t at = 0;
+  for (const Key& key : pages) {
+    names.push_back({.space = key.space, .key = keys.substr(at, key.bytes)});
+    at += key.bytes;
+  }
   return names;
 }
 

@@ -154,7 +154,8 @@ def test_a_rank_sends_its_part_of_its_models_statistics(client):
     rank = {"first_layer": SPEC.layers, "tensor_rank": 1, "tensor_size": 2}
     blob = kvstow.model_statistics(model, whole, whole)
     found = kvstow.rank_statistics(blob, SPEC, **rank)
-    assert found == kvstow.model_statistics(SPEC, part, part)
+    # As if all the model's heads had the rank's errors: there are four times as many.
+    assert found == kvstow.model_statistics(SPEC, 4 * part, 4 * part)
     assert client.open_space("rank", SPEC, recipe="auto").send_statistics(found)
     with pytest.raises(ValueError, match=f"of {model.layers} layers"):
         kvstow.rank_statistics(blob, SPEC, first_layer=model.layers)

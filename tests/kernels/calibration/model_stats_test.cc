@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "base/status_macros.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/calibration_store.h"
+#include "kernels/methods/divergence_meter.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/paths.h"
 
@@ -203,8 +205,8 @@ TEST(ModelStatsTest, ARankHasItsLayersAndHeadsAlone) {
   spec.kv_heads = 2;
   const auto part = OfRank(spec, {.first_layer = 1, .tensor_rank = 1, .tensor_size = 2});
   ASSERT_TRUE(part.ok()) << part.status();
-  EXPECT_THAT(part->gain_k, ElementsAre(1.375f, 1.4375f)) << "heads 2 and 3 of layer 1";
-  EXPECT_THAT(part->gain_v, ElementsAre(2.625f, 2.5625f));
+  EXPECT_THAT(part->gain_k, ElementsAre(2 * 1.375f, 2 * 1.4375f)) << "heads 2 and 3 of layer 1";
+  EXPECT_THAT(part->gain_v, ElementsAre(2 * 2.625f, 2 * 2.5625f));
   EXPECT_THAT(part->metric_k,
               ElementsAre(1.375f, .375f, .375f, .625f, 1.4375f, .4375f, .4375f, .5625f));
   EXPECT_THAT(part->slope_k, ElementsAre(.375f, -.375f, .4375f, -.4375f));
@@ -225,7 +227,73 @@ TEST(ModelStatsTest, RanksThatAreMoreThanHeadsShareThem) {
   for (uint32_t rank = 0; rank < 8; ++rank) {
     const auto part = OfRank(spec, {.tensor_rank = rank, .tensor_size = 8});
     ASSERT_TRUE(part.ok()) << part.status();
-    EXPECT_EQ(part->gain_k[0], OfModel().gain_k[rank / 2]);
+    EXPECT_EQ(part->gain_k[0], 2 * OfModel().gain_k[rank / 2]);
+  }
+}
+
+// The bytes of a rank's part of a page of F32 of the model.
+std::vector<uint8_t> PageOfRank(std::span<const uint8_t> page, const KvSpec& model,
+                                const KvSpec& spec, size_t first_layer, size_t first_head) {
+  const size_t tokens = page.size() / PageBytes(model, 1);
+  std::vector<uint8_t> out;
+  for (size_t layer = 0, at = 0; layer < model.layers; ++layer) {
+    for (const size_t dim : {model.head_dim_k, model.head_dim_v}) {
+      const size_t head = dim * sizeof(float);
+      for (size_t token = 0; token < tokens; ++token, at += model.kv_heads * head) {
+        if (layer < first_layer || layer >= first_layer + spec.layers) continue;
+        const auto from = page.subspan(at + first_head * head, spec.kv_heads * head);
+        out.insert(out.end(), from.begin(), from.end());
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<uint8_t> RandomFloats(const KvSpec& spec, uint32_t tokens, uint64_t seed) {
+  Gaussian random(seed);
+  std::vector<uint8_t> out(PageBytes(spec, tokens));
+  for (size_t at = 0; at < out.size(); at += sizeof(float)) {
+    const float x = random();
+    std::memcpy(out.data() + at, &x, sizeof(x));
+  }
+  return out;
+}
+
+// Each rank's space may cost what the model may lose, so together they lose no more.
+TEST(ModelStatsTest, WhatTheModelLosesIsTheMeanOfWhatItsRanksPredict) {
+  constexpr uint32_t kTokens = 32;
+  KvSpec model = ModelSpec();
+  model.dtype = DType::kF32;
+  const auto came = RandomFloats(model, kTokens, 1), left = RandomFloats(model, kTokens, 2);
+  const auto predicted = [&](const KvSpec& spec, const ModelStats& stats, size_t first_layer,
+                             size_t first_head) {
+    DivergenceMeter meter(spec, stats);
+    const auto raw = PageOfRank(came, model, spec, first_layer, first_head);
+    const auto decoded = PageOfRank(left, model, spec, first_layer, first_head);
+    EXPECT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
+    return meter.Divergence();
+  };
+  ModelStats whole = OfModel();
+  whole.slope_k = whole.slope_v = whole.entropy = {};  // a part of the heads knows less of a token
+  const double lost = predicted(model, whole, 0, 0);
+  EXPECT_GT(lost, 0);
+  // Pipeline ranks of a layer each, and so many tensor ranks. 8 are more than heads.
+  for (const uint32_t size : {1, 2, 4, 8}) {
+    KvSpec spec = model;
+    spec.layers = 1;
+    spec.kv_heads = std::max(1u, model.kv_heads / size);
+    double sum = 0;
+    for (const uint32_t layer : {0, 1}) {
+      for (uint32_t rank = 0; rank < size; ++rank) {
+        const auto blob =
+            StatsOfRank(ShapeFor(model, 1), whole, spec,
+                        {.first_layer = layer, .tensor_rank = rank, .tensor_size = size});
+        ASSERT_TRUE(blob.ok()) << blob.status();
+        const size_t first_head = size_t{rank} * model.kv_heads / size;
+        sum += predicted(spec, *ParseModelStats(AsBytes(*blob), spec), layer, first_head);
+      }
+    }
+    EXPECT_NEAR(sum / (2 * size), lost, 1e-4 * lost) << size;
   }
 }
 
@@ -241,7 +309,7 @@ TEST(ModelStatsTest, APartHasNoPower) {
   const auto part = OfRank(spec, {.first_layer = 1}, kPower);
   ASSERT_TRUE(part.ok()) << part.status();
   EXPECT_EQ(part->power, 1);
-  EXPECT_EQ(part->gain_k[0], OfModel().gain_k[4]);
+  EXPECT_FLOAT_EQ(part->gain_k[0], std::sqrt(2.0f) * OfModel().gain_k[4]);
 }
 
 // A model may have two RoPEs, and a rank of its layers one of them.

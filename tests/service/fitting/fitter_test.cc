@@ -52,13 +52,13 @@ class FitterTest : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.status();
     return opened->space;
   }
-  void Put(const Space& space, uint64_t from, uint64_t to) {
+  void Put(const Space& space, uint64_t from, uint64_t to, bool hot = true) {
     for (uint64_t i = from; i < to; ++i) {
       PageToStore page{.name = {.space = space.id, .key = absl::StrCat("p", i)}};
       page.header = SharedBytes::Take(absl::StrCat("header ", i));
       page.raw_bytes = kTokens * BytesPerToken(space.spec);
       page.tokens = kTokens;
-      page.hot = true;
+      page.hot = hot;
       page.bodies = {SharedBytes::Take(absl::StrCat("body ", i))};
       const std::span<const uint8_t> body = page.bodies[0].span();
       page.facts = {{.bytes = static_cast<uint32_t>(body.size()), .digest = Xxh3(body)}};
@@ -115,6 +115,27 @@ class FitterTest : public ::testing::Test {
     const uint64_t looks = fitter_->looks();
     EXPECT_TRUE(Eventually([&] { return fitter_->looks() >= looks + 2; }));
     return Jobs();
+  }
+  void SendStatistics(const Space& space, float gain) {
+    ModelStats stats = OnlyHeadZero();
+    stats.gain_k[0] = gain;
+    const std::string blob = *StatsCalibration(Spec(), stats);
+    ASSERT_TRUE(calibrations_->TakeStatistics(FitOwnerOf(space), Spec(), AsBytes(blob)).ok());
+  }
+  double Count(const std::string& name) const {
+    for (const MetricRow& row : fitter_->Rows()) {
+      if (row.name == name) return static_cast<double>(row.value);
+    }
+    ADD_FAILURE() << name;
+    return -1;
+  }
+  // A look that found that the form before holds.
+  static FitOutcome Holds(const std::string& recipe, double ratio) {
+    FitOutcome out;
+    out.own = {"own", 5, kTarget};
+    out.before = {recipe, ratio, kTarget};
+    out.why = "the form before holds";
+    return out;
   }
   static FitOutcome Found(const std::string& recipe, double ratio, std::string blob = "") {
     FitOutcome out;
@@ -255,6 +276,122 @@ TEST_F(FitterTest, AFormWithoutTablesComesBackAfterARestart) {
   const auto again = spaces_->Find(space->id);
   ASSERT_NE(again, nullptr);
   EXPECT_EQ(again->fitted->state().recipe, "kvstow(levels=3,step=0.4)");
+  // What it was fitted on is not known. It is judged, and not fitted anew.
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 3; }));
+  EXPECT_EQ(LastJob().recipe, "kvstow(levels=3,step=0.4)");
+  EXPECT_FALSE(LastJob().refit);
+  JobsAfterLooks();
+  Put(*again, 40, 80);
+  clock_.Advance(minutes(100));
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 4; }));
+  EXPECT_TRUE(LastJob().refit) << "twice as many pages";
+}
+
+TEST_F(FitterTest, StatisticsOfBeforeARestartAreNoNews) {
+  const auto space = Open("auto,hot=int8,cold=kvstow");
+  Put(*space, 0, 40);
+  SendStatistics(*space, 2);
+  Answer(Found("kvstow(levels=3,step=0.4)", 6));
+  Start();
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
+  Answer(Holds("kvstow(levels=3,step=0.4)", 6));
+  const SpaceRecord record = RecordOf(*space);
+  Restart({record});
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 2; }));
+  EXPECT_FALSE(LastJob().refit);
+  EXPECT_FALSE(LastJob().statistics.empty());
+  JobsAfterLooks();
+  SendStatistics(*space, 3);
+  clock_.Advance(minutes(100));
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 3; }));
+  EXPECT_TRUE(LastJob().refit);
+}
+
+// Each worker of a fleet sends some, as none has seen those of the others.
+TEST_F(FitterTest, StatisticsAfterTheFirstWaitUntilTheSpaceHasRested) {
+  const auto space = Open("auto,hot=int8,cold=kvstow");
+  Put(*space, 0, 40);
+  Answer(Found("kvstow(levels=3,step=0.4)", 6));
+  Start();
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
+  EXPECT_EQ(JobsAfterLooks(), 1u);
+  Answer(Found("kvstow(levels=3,step=0.5)", 7));
+  SendStatistics(*space, 2);
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 2; })) << "the first are fitted to at once";
+  for (const float gain : {3.0F, 4.0F, 5.0F}) {
+    SendStatistics(*space, gain);
+    EXPECT_EQ(JobsAfterLooks(), 2u);
+  }
+  clock_.Advance(minutes(9));
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 3; }));
+  EXPECT_TRUE(LastJob().refit) << "once to all of them";
+}
+
+TEST_F(FitterTest, OnlyWhatWasFittedCountsAsAFit) {
+  const auto space = Open();
+  Put(*space, 0, 40);
+  FitOutcome step = Found("", 0);  // there is none
+  Answer(step);
+  Answer(Found("kvstow(levels=3,step=0.4)", 6));
+  Start();
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
+  for (const size_t jobs : {3, 4}) {
+    JobsAfterLooks();
+    Answer(Holds("kvstow(levels=3,step=0.4)", 6.5));
+    clock_.Advance(minutes(100));
+    ASSERT_TRUE(Eventually([&] { return Jobs() == jobs; }));
+  }
+  JobsAfterLooks();
+  EXPECT_EQ(space->fitted->state().ratio, 6.5) << "it was judged";
+  EXPECT_EQ(space->fitted->state().fits, 1u);
+  EXPECT_EQ(Count("fits_total"), 1);
+  EXPECT_EQ(Count("fit_failures_total"), 0);
+}
+
+TEST_F(FitterTest, ASearchForAStepThatFailedCounts) {
+  const auto space = Open();
+  Put(*space, 0, 4);
+  Start();
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 1; }));
+  JobsAfterLooks();
+  EXPECT_EQ(Count("fit_failures_total"), 1);
+  EXPECT_EQ(Count("fits_total"), 0);
+}
+
+// Most pages of a large space are cold.
+TEST_F(FitterTest, ASampleFindsTheFewPagesThatAreHot) {
+  const auto space = Open("auto,hot=int8,cold=kvstow");
+  Put(*space, 0, 40'000, /*hot=*/false);
+  Put(*space, 40'000, 40'200);
+  const FitSamplePlan plan = PlanFitSample(*store_, space->id, {});
+  EXPECT_EQ(plan.tokens + plan.held_out_tokens, 200u * kTokens);
+  EXPECT_EQ(plan.fitted_on.size() + plan.held_out.size(), 200u);
+  const FitSamplePlan some = PlanFitSample(*store_, space->id, {.pages = 50});
+  EXPECT_EQ(some.fitted_on.size() + some.held_out.size(), 50u);
+}
+
+// A space with a form says so, and how the form came.
+TEST_F(FitterTest, ASpaceWithAFormSaysWhyItIsNotJudged) {
+  const auto space = Open("auto,hot=int8,cold=kvstow");
+  Put(*space, 0, 40);
+  Answer(Found("kvstow(levels=3,step=0.9)", 6));
+  Start();
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
+  JobsAfterLooks();
+  const std::string came = space->fitted->state().note;
+  for (uint64_t i = 0; i < 40; ++i) {
+    const PageName name{.space = space->id, .key = absl::StrCat("p", i)};
+    ASSERT_TRUE(store_->Delete(name, /*force=*/true).ok());
+  }
+  Put(*space, 100, 140, /*hot=*/false);
+  clock_.Advance(minutes(100));
+  const std::string waits =
+      absl::StrCat(came, "; now: waits for pages in their hot form: 0 tokens of 2304");
+  EXPECT_TRUE(Eventually([&] { return space->fitted->state().note == waits; }))
+      << space->fitted->state().note;
+  clock_.Advance(minutes(100));
+  JobsAfterLooks();
+  EXPECT_EQ(space->fitted->state().note, waits) << "it is said once";
 }
 
 // An older server finds the record of a space that a newer one wrote. The pages come back with the

@@ -24,11 +24,13 @@
 #include "tests/kernels/random_query_means.h"
 #include "tests/paths.h"
 #include "tests/service/fitting/auto_space.h"
+#include "tests/storage/temp_dir.h"
 
 namespace kvstow::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -342,6 +344,29 @@ TEST_F(FitTest, AProcessSaysTheSameAndIsKilledOnDemand) {
   EXPECT_TRUE(absl::IsCancelled(RunFitProcess(job, program, 0, [] { return true; }).status()));
   EXPECT_TRUE(absl::IsUnavailable(RunFitProcess(job, "/nowhere", 0, never).status()));
   EXPECT_TRUE(absl::IsUnavailable(RunFitProcess(job, "/bin/false", 0, never).status()));
+}
+
+// A stop of the server goes to all of its processes. The server ends a fit by itself.
+TEST_F(FitTest, AProcessGoesOnWhenTheServerIsToldToStop) {
+  const TempDir folder;
+  const auto program = [&](const std::string& text) {
+    const std::string path = folder.path() + "/program";
+    std::ofstream(path) << "#!/bin/sh\n" << text;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return path;
+  };
+  const FitJob job = Job(0);
+  const auto said = [&](const std::string& text) {
+    return RunFitProcess(job, program(text), 0, [] { return false; });
+  };
+  const auto fit = said(absl::StrCat("kill -TERM $$\nkill -INT $$\nkill -HUP $$\nexec ",
+                                     ProgramPath("kvstowd"), " \"$@\"\n"));
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_EQ(SerializeFitOutcome(*fit), SerializeFitOutcome(*RunFit(job)));
+  EXPECT_THAT(std::string(said("kill -KILL $$\n").status().message()),
+              HasSubstr("signal 9, maybe for want of memory"));
+  EXPECT_THAT(std::string(said("kill -SEGV $$\n").status().message()),
+              EndsWith("was ended by signal 11"));
 }
 
 TEST_F(AutoSpaceTest, ColdPagesBecomeTheFittedFormAlsoAfterARestart) {

@@ -19,6 +19,7 @@
 #include "tests/service/remote/blocking_remote.h"
 #include "tests/service/remote/remote_node.h"
 #include "tests/storage/temp_dir.h"
+#include "tests/storage/test_keys.h"
 
 namespace kvstow::testing {
 namespace {
@@ -50,8 +51,9 @@ KvSpec SpecOfTest() {
 // The parts of a server that give and take calibrations.
 struct Giver {
   Giver(MemoryRemoteStore& store, bool has_blob, std::shared_ptr<MasterKeys> masters = nullptr,
-        const std::string& disk = "", std::shared_ptr<DataKeys> data_keys = NoDataKeys())
-      : calibrations("", disk, std::move(data_keys)),
+        const std::string& disk = "", std::shared_ptr<DataKeys> data_keys = NoDataKeys(),
+        uint64_t most_fitted_bytes = Calibrations::kMaxFittedBytes)
+      : calibrations("", disk, std::move(data_keys), most_fitted_bytes),
         keys(
             "p", store, std::move(masters), [](const auto&) {}, counters),
         remote({.prefix = "p",
@@ -95,6 +97,28 @@ class RemoteCalibrationsTest : public ::testing::TestWithParam<uint8_t> {
     }
     return out;
   }
+  // Gives the store what a server fitted to a space, and returns its name.
+  CalibrationId GiveFitted() {
+    const auto opened = a_.spaces.Open({}, {.name = "s", .spec = SpecOfTest(), .recipe = "auto"});
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    const FitOwner owner = FitOwnerOf(*opened->space);
+    const CalibrationId id = *a_.calibrations.AddFitted(owner, AsBytes(FittedBlob(owner)));
+    const std::string named = absl::StrCat("kvstow-cal(run=2,blob=", HexOf(id), ")");
+    const auto codec = a_.calibrations.CodecOf(*ParseRecipe(named), SpecOfTest());
+    EXPECT_TRUE(codec.ok()) << codec.status();
+    opened->space->fitted->Set(*codec, {});
+    a_.remote.Flush();
+    return id;
+  }
+  static std::string FittedBlob(const FitOwner& owner) {
+    return *WithFitNote(AsBytes(Blob()), {owner.name, 1, kRecipe});
+  }
+  // Has the server look, and returns whether it read about as many bytes as the blob has.
+  bool ReadsTheBlob(Giver& server) {
+    const uint64_t before = store_.counters().bytes_in;
+    server.remote.Flush();
+    return store_.counters().bytes_in - before > Blob().size() / 2;
+  }
   // Gives the blob to the store.
   void Give() {
     ASSERT_TRUE(a_.Open("").ok());
@@ -131,16 +155,7 @@ TEST_P(RemoteCalibrationsTest, WhatAServerFittedGoesToThoseWhosePagesNameIt) {
 
 // What a server fitted tells of pages, on the disk of another one too.
 TEST_P(RemoteCalibrationsTest, WhatAServerFittedIsSealedOnTheDiskOfAnother) {
-  const auto opened = a_.spaces.Open({}, {.name = "s", .spec = SpecOfTest(), .recipe = "auto"});
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const FitOwner owner = FitOwnerOf(*opened->space);
-  const std::string blob = *WithFitNote(AsBytes(Blob()), {owner.name, 1, kRecipe});
-  const CalibrationId id = *a_.calibrations.AddFitted(owner, AsBytes(blob));
-  const std::string named = absl::StrCat("kvstow-cal(run=2,blob=", HexOf(id), ")");
-  const auto codec = a_.calibrations.CodecOf(*ParseRecipe(named), SpecOfTest());
-  ASSERT_TRUE(codec.ok()) << codec.status();
-  opened->space->fitted->Set(*codec, {});
-  a_.remote.Flush();
+  const CalibrationId id = GiveFitted();
   const TempDir disk;
   std::shared_ptr<DataKeys> data_keys = NoDataKeys();
   if (masters_ != nullptr) data_keys = *KeyRing::Open(disk.path(), masters_);
@@ -148,7 +163,8 @@ TEST_P(RemoteCalibrationsTest, WhatAServerFittedIsSealedOnTheDiskOfAnother) {
   b.remote.Want("", id);
   b.remote.Flush();
   EXPECT_NE(b.calibrations.store().Find(id), nullptr);
-  EXPECT_EQ(AsString(b.calibrations.Blob(id).value().span()), blob);
+  EXPECT_EQ(AsString(b.calibrations.Blob(id).value().span()),
+            AsString(a_.calibrations.Blob(id).value().span()));
   std::vector<std::string> files;
   for (const auto& file : std::filesystem::directory_iterator(disk.path() + "/calibrations")) {
     std::ifstream in(file.path(), std::ios::binary);
@@ -156,6 +172,46 @@ TEST_P(RemoteCalibrationsTest, WhatAServerFittedIsSealedOnTheDiskOfAnother) {
   }
   ASSERT_EQ(files.size(), 1u);
   EXPECT_EQ(absl::StrContains(files[0], Blob().substr(Blob().size() / 2, 64)), GetParam() == 0);
+}
+
+// Tables may have gigabytes, and pages ask for them again and again.
+TEST_P(RemoteCalibrationsTest, TablesThatThereIsNoRoomForAreNotRead) {
+  const CalibrationId id = GiveFitted();
+  Giver b(store_, false, masters_, "", NoDataKeys(), /*most_fitted_bytes=*/100);
+  b.remote.Want("", id);
+  EXPECT_FALSE(ReadsTheBlob(b));
+  EXPECT_EQ(b.calibrations.store().Find(id), nullptr);
+  EXPECT_EQ(b.counters.damaged_values, 0u);
+  Giver c(store_, false, masters_);
+  c.remote.Want("", id);
+  EXPECT_TRUE(ReadsTheBlob(c));
+  EXPECT_NE(c.calibrations.store().Find(id), nullptr);
+}
+
+TEST_P(RemoteCalibrationsTest, TablesThatMayNotBeWrittenAreNotRead) {
+  const CalibrationId id = GiveFitted();
+  const auto locked = std::make_shared<TestKeys>();
+  locked->locked = true;
+  const TempDir disk;
+  Giver b(store_, false, masters_, disk.path(), locked);
+  b.remote.Want("", id);
+  EXPECT_FALSE(ReadsTheBlob(b));
+  locked->locked = false;
+  EXPECT_TRUE(ReadsTheBlob(b)) << "the key came";
+  EXPECT_NE(b.calibrations.store().Find(id), nullptr);
+}
+
+TEST_P(RemoteCalibrationsTest, WhatWasReadAndRefusedIsNotReadAgainSoon) {
+  const CalibrationId id = GiveFitted();
+  const TempDir disk;
+  std::ofstream(disk.path() + "/calibrations") << "where the folder should be";
+  Giver b(store_, false, masters_, disk.path());
+  b.remote.Want("", id);
+  EXPECT_TRUE(ReadsTheBlob(b));
+  EXPECT_FALSE(ReadsTheBlob(b));
+  b.remote.Want("", id);
+  EXPECT_FALSE(ReadsTheBlob(b)) << "a page named it again";
+  EXPECT_EQ(b.calibrations.store().Find(id), nullptr);
 }
 
 TEST_P(RemoteCalibrationsTest, ABlobComesInPartsAndStaysOnDisk) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "kernels/calibration/model_stats.h"
 #include "service/spaces/calibrations.h"
@@ -20,6 +23,7 @@
 namespace kvstow::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
@@ -212,11 +216,10 @@ TEST_F(SealedCalibrationsTest, EachSpaceHasAShareOfTheRoom) {
   EXPECT_EQ(here_->RoomFor(OwnerOf(1).name), (all - 2 * one) / 2);
   EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - one) / 2);
   ASSERT_TRUE(here_->AddOf("acme", AsBytes(NotedBlob(OwnerOf(9)))).ok());
-  EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - 2 * one) / 2);
+  EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - one) / 2) << "those of others take none";
   Start(NoDataKeys(), all);
-  EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - 2 * one) / 2)
-      << "files in clear of other servers count, too";
-  Start(NoDataKeys(), 3 * one);
+  EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - one) / 2);
+  Start(NoDataKeys(), 2 * one);
   EXPECT_LT(here_->RoomFor(OwnerOf(2).name), one);
   const auto refused = here_->AddFitted(OwnerOf(2), AsBytes(NotedBlob(OwnerOf(2))));
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
@@ -224,6 +227,49 @@ TEST_F(SealedCalibrationsTest, EachSpaceHasAShareOfTheRoom) {
   Start(NoDataKeys(), 0);
   EXPECT_EQ(here_->RoomFor(OwnerOf(3).name), 0u);
   EXPECT_TRUE(here_->AddNote(OwnerOf(3), CorrelatedSpec(), {OwnerOf(3).name, 1, "kvstow"}).ok());
+}
+
+// They have what the tables of this server leave.
+TEST_F(SealedCalibrationsTest, TablesOfOtherServersMakeRoomTheOldestFirst) {
+  const uint64_t one = NotedBlob(OwnerOf(1)).size();
+  for (const bool sealed : {false, true}) {
+    std::shared_ptr<DataKeys> keys = NoDataKeys();
+    if (sealed) keys = std::make_shared<TestKeys>();
+    Start(keys, 6 * one);
+    std::vector<CalibrationId> ids;
+    const auto add = [&](uint8_t space) {
+      const auto added = here_->AddOf("acme", AsBytes(NotedBlob(OwnerOf(space))));
+      if (added.ok()) ids.push_back(added->id);
+      return added.status();
+    };
+    const auto here = [&] {
+      std::vector<bool> out;
+      for (const auto& id : ids) out.push_back(here_->store().Find(id) != nullptr);
+      return out;
+    };
+    for (const uint8_t space : {11, 12, 13}) ASSERT_TRUE(add(space).ok());
+    EXPECT_TRUE(absl::IsResourceExhausted(add(14))) << "they came a moment ago";
+    EXPECT_THAT(here(), ElementsAre(true, true, true));
+    const auto now = fs::file_time_type::clock::now();
+    for (const fs::path& path : Files(Folder())) {
+      const bool second = path.filename() == absl::StrCat(HexOf(ids[1]), ".kvcal");
+      fs::last_write_time(path, now - std::chrono::minutes(second ? 91 : 90));
+    }
+    ASSERT_TRUE(add(14).ok());
+    const std::vector<bool> left = here();
+    EXPECT_EQ(std::ranges::count(left, true), 3);
+    if (!sealed) {
+      EXPECT_THAT(left, ElementsAre(true, false, true, true));
+    }
+    EXPECT_EQ(Files(Folder()).size(), 3u);
+
+    Start(keys, 6 * one);
+    for (const uint8_t space : {1, 2}) AddFitted(OwnerOf(space));
+    EXPECT_EQ(Files(Folder()).size(), 2u) << "what is fitted here goes before";
+    here_->EraseFitted(here_->FittedSpaces());
+    here_->DropTenant("acme");
+    for (const fs::path& path : Files(Folder())) fs::remove(path);
+  }
 }
 
 TEST_F(SealedCalibrationsTest, ANoteAloneReplacesTheTablesAndTheNoteBefore) {
