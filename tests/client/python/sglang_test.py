@@ -387,6 +387,33 @@ def test_a_folder_without_weights_needs_a_revision(open_storage, tmp_path, caplo
     assert storage.batch_get_v1(keys, where) == [True] * 2
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"rope_scaling": {"type": "longrope"}}',
+        '{"text_config": {"rope_parameters": {"rope_type": "longrope"}}}',
+    ],
+)
+def test_longrope_is_refused_as_prompts_change_each_others_k(open_storage, tmp_path, config):
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(ValueError, match=f"{tmp_path} has LongRoPE"):
+        open_storage(config=sglang.Config(model_name=str(tmp_path)), revision="1")
+
+
+def test_overrides_may_bring_longrope_and_take_it_away(open_storage, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"rope_scaling": null}')
+    facts = {"model_path": str(tmp_path)}
+    monkeypatch.setattr("kvstow.sglang.identity._published", lambda: dict(facts))
+    open_storage(revision="1")
+    facts["json_model_override_args"] = '{"rope_scaling": {"type": "longrope"}}'
+    with pytest.raises(ValueError, match="has LongRoPE"):
+        open_storage(revision="1")
+    (tmp_path / "config.json").write_text('{"rope_scaling": {"type": "longrope"}}')
+    facts["json_model_override_args"] = '{"rope_scaling": null}'
+    open_storage(revision="1")
+
+
 def test_another_models_space_is_refused(server, open_storage, monkeypatch):
     pool = sglang.MHATokenToKVPoolHost()
     storage, _ = stored(pool, open_storage)

@@ -751,8 +751,71 @@ def test_a_folder_without_weights_needs_a_revision(tmp_path, monkeypatch):
     assert len(said) == 1 and said[0].startswith("kvstow caches nothing")
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert unversioned(Settings(), config) == ""
+
+
+def test_a_hubs_model_without_a_commit_needs_a_revision(tmp_path, monkeypatch):
+    from kvstow.vllm import identity
+    from kvstow.vllm.settings import Settings
+
+    monkeypatch.setattr(identity, "HF_HUB_CACHE", str(tmp_path))
+    config = engine_config()
     config.model_config.model = "org/model"
-    assert unversioned(Settings(), config) == ""
+    assert "no commit" in identity.unversioned(Settings(), config)
+    assert identity.unversioned(Settings(revision="1"), config) == ""
+    snapshots = tmp_path / "models--org--model" / "snapshots"
+    (snapshots / "c1").mkdir(parents=True)
+    assert identity.unversioned(Settings(), config) == ""
+    assert identity_of(config).revision.startswith("c1+")
+    (snapshots / "c2").mkdir()
+    assert "no commit" in identity.unversioned(Settings(), config)
+    config.model_config.revision = "c2"
+    assert identity_of(config).revision.startswith("c2+")
+    config.model_config.hf_config._commit_hash = "c3"
+    assert identity_of(config).revision.startswith("c3+")
+
+
+def engine_config(max_model_len=4096, **hf):
+    """What an identity is made of, of a model of a hub."""
+    model = SimpleNamespace(**hf)
+    model.to_dict = lambda: hf
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            model="org/model",
+            revision=None,
+            hf_config=model,
+            hf_text_config=model,
+            quantization=None,
+            dtype="bfloat16",
+            max_model_len=max_model_len,
+            original_max_model_len=max_model_len,
+        ),
+        parallel_config=SimpleNamespace(world_size=1, tensor_parallel_size=1, pipeline_parallel_size=1),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+        speculative_config=None,
+    )
+
+
+def identity_of(config, **settings):
+    from kvstow.vllm.identity import Identity
+    from kvstow.vllm.settings import Settings
+
+    groups = [SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16))]
+    return Identity.of(Settings(**settings), config, SimpleNamespace(kv_cache_groups=groups))
+
+
+def test_a_length_that_turns_longrope_otherwise_has_pages_of_its_own():
+    """vLLM takes the long factors for all prompts of an engine that may see a long one."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 4096}
+
+    def prefix(length, **more):
+        config = engine_config(length, rope_parameters=rope | more)
+        return identity_of(config, revision="1").prefix
+
+    assert prefix(2048) == prefix(4096) != prefix(4097) == prefix(131072)
+    fitted = engine_config(2048, rope_parameters=rope)
+    fitted.model_config.original_max_model_len = -1  # fitted after the model had its RoPE
+    assert identity_of(fitted, revision="1").prefix not in (prefix(2048), prefix(131072))
+    assert prefix(2048, rope_type="llama3") == prefix(131072, rope_type="llama3")
 
 
 @pytest.mark.parametrize(
