@@ -191,6 +191,7 @@ class Worker:
         half._opened = threading.Event()
         half._opened.set()
         half._load_queue, half._threads = queue.SimpleQueue(), []
+        half._save_queue = queue.Queue()
         half._blocks = self
         half._device = torch.device("cpu")
         half._client = kvstow.Client(address, timeout=timeout)
@@ -207,6 +208,7 @@ class Worker:
     def __exit__(self, *_):
         for _ in self.half._threads:
             self.half._load_queue.put(None)
+            self.half._save_queue.put(None)
         self.half._client.close()
         for thread in self.half._threads:
             thread.join()
@@ -295,6 +297,66 @@ def test_a_gpu_without_memory_drops_pages_and_goes_on():
     save = half._save_queue.get_nowait()
     assert [page.key for page in save.pages] == [b"0", b"1"]
     assert sorted(save.slots) == [0, 1]
+
+
+class NoBlocks:
+    """Blocks whose pages are zeros in the buffer already."""
+
+    def slots(self, pages):
+        return pages
+
+    def gather(self, pages, slots, numbers):
+        return lambda: None
+
+
+def test_an_engine_that_only_saves_brings_back_what_the_server_lost(server):
+    import torch
+    from kvstow.vllm.messages import SavedPage, StepMetadata
+    from kvstow.vllm.worker import _SECONDS_KNOWN, Buffer, KnownKeys
+
+    now = [0.0]
+    keys = [b"0", b"1"]
+    saves = StepMetadata(saves=[SavedPage(key, [0], first_position=0, absent=False) for key in keys])
+    with Worker(server.address) as worker:
+        half, space = worker.half, worker.half._space
+        half._known = KnownKeys(_SECONDS_KNOWN, clock=lambda: now[0])
+        half._blocks, half._free = NoBlocks(), collections.deque(range(2))
+        half._save_buffer = Buffer(half._client, half._spec, 2, torch.float16)
+        half._start(half._run_saves)
+
+        def saved():
+            half.save(saves)
+            half._save_queue.join()
+            stats = half._counters.take()
+            return stats.data["saved_pages"] if stats is not None else 0
+
+        assert saved() == 2
+        assert saved() == 0
+        assert half._client.drop_space(space.name) == 2
+        now[0] = _SECONDS_KNOWN - 1
+        assert saved() == 0 and not space.lookup(keys, lease=False)
+        now[0] = _SECONDS_KNOWN
+        assert saved() == 2 and space.lookup(keys, lease=False).pages == 2
+
+
+@pytest.mark.parametrize(("mode", "known"), [("save_only", 60.0), ("read_write", float("inf"))])
+def test_keys_are_known_for_good_only_where_prompts_are_looked_up(monkeypatch, mode, known):
+    from kvstow.vllm import worker
+    from kvstow.vllm.settings import Settings
+
+    monkeypatch.setattr(worker.Identity, "kv_spec", lambda *_: None)
+    monkeypatch.setattr(worker, "norms_keys", lambda _: False)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(rank=0, tensor_parallel_size=1),
+        compilation_config=SimpleNamespace(static_forward_context={}),
+        model_config=SimpleNamespace(hf_text_config=None),
+    )
+    identity = worker.Identity(16, 4, "m", "1", "s", 1)
+    cache = SimpleNamespace(
+        num_blocks=1, kv_cache_groups=[SimpleNamespace(layer_names=[], kv_cache_spec=None)]
+    )
+    half = worker.WorkerHalf(Settings(mode=mode), identity, config, cache)
+    assert half._known._seconds == known
 
 
 class Request(SimpleNamespace):
