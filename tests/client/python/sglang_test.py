@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from types import SimpleNamespace
 
 import kvstow
 import numpy as np
@@ -316,6 +317,40 @@ def test_a_file_that_is_no_statistics_is_named_once(open_storage, tmp_path, capl
     assert re.search(f"statistics: .*No such file.*{path}", record.getMessage())
 
 
+def test_statistics_are_sent_again_where_the_server_did_not_answer(
+    open_storage, tmp_path, monkeypatch, caplog
+):
+    pool, path = sglang.MHATokenToKVPoolHost(), tmp_path / "model.kvstats"
+    storage = open_storage(pool, recipe="auto", statistics=str(path))
+    space = storage._stores["kv"]._space
+    assert space.ready()
+    path.write_bytes(statistics_of(storage))
+    native = storage._link.pages._native
+    answers = ["DEADLINE_EXCEEDED", "FAILED_PRECONDITION"]
+
+    class Silent:
+        def __getattr__(self, name):
+            return getattr(native, name)
+
+        def send_statistics(self, *_):
+            return answers.pop(0), "said"
+
+    storage._link.pages._native = Silent()
+    save_two(storage, pool)
+    assert space.wants_statistics and storage.counts["unavailable"] == 1
+    assert storage._link.quiet, "the next saves do not wait for it"
+    monkeypatch.setattr(storage._link._quiet, "_until", 0.0)
+    save_two(storage, pool, first=2)
+    assert not space.wants_statistics and not answers, "that is its answer"
+    save_two(storage, pool, first=4)
+    for code in ("DEADLINE_EXCEEDED", "FAILED_PRECONDITION"):
+        assert f"{code}: said" in caplog.text
+    storage._link.pages._native = native
+    space.wants_statistics = True
+    save_two(storage, pool, first=6)
+    assert not space.wants_statistics and space.message.startswith("FAILED_PRECONDITION")
+
+
 def test_auto_is_told_of_keys_that_pass_a_norm(open_storage, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     (tmp_path / "model.safetensors").write_bytes(b"weights")
@@ -506,6 +541,33 @@ def test_a_frozen_server_is_a_miss_within_the_timeouts_and_then_at_once(own_serv
         assert time.monotonic() < end, storage.counts
         time.sleep(0.05)
     storage.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_slow_server_gets_no_transfer_after_the_timeout(open_storage, monkeypatch, known):
+    """Also where a call is more than fits the buffer, and each transfer is within the timeout."""
+    storage, kv, state = hybrid(open_storage, timeout=5.0, buffer_bytes=1)  # one page at a time
+    pool, name = (kv, "kv") if known else (state, "mamba")
+    space = storage._stores[name]._space
+    now, get, put = [100.0], space.get, space.put
+
+    def after_two_seconds(call):
+        def run(*arguments):
+            now[0] += 2
+            return call(*arguments)
+
+        return run
+
+    for module in ("kvstow.sglang.time", "kvstow.sglang.store.time"):
+        clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+        monkeypatch.setattr(module, clock)
+    monkeypatch.setattr(space, "get", after_two_seconds(get))
+    monkeypatch.setattr(space, "put", after_two_seconds(put))
+    keys, where = sglang.hashes(6), sglang.indices(pool, range(6))
+    some = [sglang.PoolTransfer(name, where, keys)]
+    assert storage.batch_set_v2(some) == {name: [True] * 3 + [False] * 3}
+    assert storage.batch_set_v2(some) == {name: [True] * 6}, "they go on where they were"
+    assert storage.batch_get_v2(some) == {name: [True] * 3 + [False] * 3}
 
 
 class Deaf:
