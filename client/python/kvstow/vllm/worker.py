@@ -228,10 +228,16 @@ class WorkerHalf:
         self._space = space
         self._opened.set()
         _log.info("kvstow: space %s, %s", self._name, space)
+        self._tell_statistics(space)
+
+    def _tell_statistics(self, space: Space) -> None:
+        """Once the space is open; again after a save where the server did not answer then."""
+        if not self._settings.statistics:
+            return
         number = re.search(r"\d+", self._layers[0])  # "model.layers.12.self_attn.attn"
         why = send_file(
             space,
-            settings.statistics,
+            self._settings.statistics,
             first_layer=int(number[0]) if number else 0,
             tensor_rank=self._rank % self._tensor_size,
             tensor_size=self._tensor_size,
@@ -320,6 +326,8 @@ class WorkerHalf:
         if len(stored) < len(pages):
             why = next((r.message for r in results if not r.stored), "the server is not reached")
             _log.debug("kvstow: %d pages are not stored: %s", len(pages) - len(stored), why)
+        if stored:
+            self._tell_statistics(self._space)
 
     # Loads.
 

@@ -339,6 +339,26 @@ def test_an_engine_that_only_saves_brings_back_what_the_server_lost(server):
         assert saved() == 2 and space.lookup(keys, lease=False).pages == 2
 
 
+def test_a_save_tells_the_statistics_that_the_server_did_not_take(server, monkeypatch):
+    import torch
+    from kvstow.vllm import worker as module
+    from kvstow.vllm.messages import SavedPage, StepMetadata
+    from kvstow.vllm.settings import Settings
+
+    told = []
+    monkeypatch.setattr(module, "send_file", lambda space, path, **part: told.append((path, part)) or "")
+    with Worker(server.address) as worker:
+        half = worker.half
+        half._settings = Settings(statistics="model.kvstats")
+        half._layers, half._rank, half._tensor_size = ["model.layers.3.attn"], 1, 2
+        half._blocks, half._free = NoBlocks(), collections.deque(range(1))
+        half._save_buffer = module.Buffer(half._client, half._spec, 1, torch.float16)
+        half._start(half._run_saves)
+        half.save(StepMetadata(saves=[SavedPage(b"0", [0], first_position=0, absent=False)]))
+        half._save_queue.join()
+    assert told == [("model.kvstats", {"first_layer": 3, "tensor_rank": 1, "tensor_size": 2})]
+
+
 @pytest.mark.parametrize(("mode", "known"), [("save_only", 60.0), ("read_write", float("inf"))])
 def test_keys_are_known_for_good_only_where_prompts_are_looked_up(monkeypatch, mode, known):
     from kvstow.vllm import worker
