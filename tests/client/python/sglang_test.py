@@ -18,7 +18,8 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 
 def storage_of(address, pool=None, config=None, **options):
-    options = {"backend_name": "kvstow", "address": address, "buffer_bytes": 1 << 20, **options}
+    usual = {"backend_name": "kvstow", "address": address, "buffer_bytes": 1 << 20, "revision": "1"}
+    options = {**usual, **options}
     config = config or sglang.Config()
     config.extra_config = options
     storage = KvstowStorage(config, {})
@@ -257,6 +258,16 @@ def test_a_revision_or_recipe_or_dtype_of_its_own_has_other_pages(open_storage):
     assert open_storage(sglang.MHATokenToKVPoolHost(layers=4)).batch_exists(keys) == 0
 
 
+def test_the_revision_that_sglang_was_told_is_one(open_storage, monkeypatch):
+    pool, facts = sglang.MHATokenToKVPoolHost(), {"revision": "2"}
+    monkeypatch.setattr("kvstow.sglang.identity._published", lambda: dict(facts))
+    _, keys = stored(pool, open_storage, revision="")
+    assert open_storage(pool, revision="2").batch_exists(keys) == 6
+    assert open_storage(pool, revision="1").batch_exists(keys) == 0
+    facts["revision"] = "3"
+    assert open_storage(pool, revision="").batch_exists(keys) == 0
+
+
 def test_ranks_of_an_mla_model_share_pages_but_not_states_or_mha_drafts(open_storage):
     pool, other = sglang.MLATokenToKVPoolHost(), sglang.MLATokenToKVPoolHost()
     state, draft = sglang.StatePoolHost(), sglang.MHATokenToKVPoolHost()
@@ -410,8 +421,8 @@ def test_a_folder_without_weights_needs_a_revision(open_storage, tmp_path, caplo
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     pool, keys = sglang.MHATokenToKVPoolHost(), sglang.hashes(2)
     where = sglang.indices(pool, range(2))
-    for name in (str(tmp_path), "s3://bucket/model"):
-        storage = open_storage(pool, config=sglang.Config(model_name=name))
+    for name in (str(tmp_path), "s3://bucket/model", "org/not-on-this-host"):
+        storage = open_storage(pool, config=sglang.Config(model_name=name), revision="")
         assert "caches nothing" in caplog.text and "name a 'revision'" in caplog.text
         caplog.clear()
         assert storage.batch_set_v1(keys, where) == storage.batch_get_v1(keys, where) == [False] * 2

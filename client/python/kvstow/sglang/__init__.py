@@ -53,8 +53,8 @@ class KvstowStorage(HiCacheStorage):
         self._model = Model.of(self._settings, storage_config)
         if not self._model.revision:
             _log.warning(
-                "kvstow caches nothing: %s has no files of weights here, so other weights could "
-                "not be told from these; name a 'revision' in "
+                "kvstow caches nothing: %s has no files of weights and no commit here, so other "
+                "weights could not be told from these; name a 'revision' in "
                 "--hicache-storage-backend-extra-config",
                 self._model.name,
             )

@@ -67,7 +67,8 @@ class Model:
                 "model_name: SGLang does not say which model it runs, so that pages of other "
                 "models could be taken for its own; start it with --served-model-name"
             )
-        folder = _folder(path, facts.pop("revision", ""))
+        asked = facts.pop("revision", "")
+        folder = _folder(path, asked)
         found = folder.name if folder is not None and folder.parent.name == "snapshots" else ""
         if folder is not None and not found:
             found = weights_digest(folder)
@@ -81,7 +82,7 @@ class Model:
         known = not local.exists() and "://" not in path  # by a name, of a hub
         return Model(
             name=local.resolve().name if local.exists() else path,
-            revision=settings.revision or found or ("unversioned" if known else ""),
+            revision=settings.revision or found or (asked if known else ""),
             facts=facts,
             config=config,
         )
