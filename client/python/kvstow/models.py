@@ -159,7 +159,7 @@ def short_contexts(hf: Any) -> list[int]:
     One for each kind of layer that has it; 0: the config does not say. What an engine takes for
     long, a prompt or what it could take at most, changes K from the first token on.
     """
-    kinds = sorted({"full_attention", *(getattr(hf, "layer_types", None) or [])})
+    kinds = sorted({"full_attention", *map(str, getattr(hf, "layer_types", None) or [])})
     name = "original_max_position_embeddings"
     found = [_parameters(hf, kind) for kind in kinds]
     return [
