@@ -308,7 +308,7 @@ def _revision(model: Any, config: Any) -> str:
 
 
 def _values(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters, then the buffers that are saved with them: GPTQ and AWQ keep weights there."""
+    """The parameters, and the buffers that are saved with them: GPTQ and AWQ keep weights there."""
     yield from model.named_parameters()
     for prefix, module in model.named_modules():
         for name, value in module.named_buffers(prefix, recurse=False):

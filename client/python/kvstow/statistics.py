@@ -132,8 +132,8 @@ def send_file(
 ) -> str:
     """Sends a rank's part of a file of statistics, where the server wants them.
 
-    Returns why it could not, for an engine's log; "" where all is well. Never raises. The space still
-    wants statistics where the server did not answer: call it again then.
+    Returns why it could not, for an engine's log; "" where all is well. Never raises. The space
+    still wants statistics where the server did not answer: call it again then.
     """
     if not path or not space.wants_statistics:
         return ""

@@ -75,8 +75,8 @@ class Model:
         config = _config(folder)
         if _has_long_rope(config, facts.get("json_model_override_args", "")):
             raise ValueError(
-                f"{path} has LongRoPE, whose K depends on the other prompts that SGLang computes at "
-                "the same time, so that no page of it can be kept; start without this backend"
+                f"{path} has LongRoPE, whose K depends on the other prompts that SGLang computes "
+                "at the same time, so that no page of it can be kept; start without this backend"
             )
         local = Path(path)
         known = not local.exists() and "://" not in path  # by a name, of a hub
