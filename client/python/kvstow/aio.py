@@ -80,18 +80,19 @@ class _Waker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.completions = _native.Completions()
-        self._waiting: dict[int, asyncio.Event] = {}
+        self._waiting: dict[int, list[asyncio.Event]] = {}  # one for each task that waits
         loop.add_reader(self.completions.fileno(), self._drain)
 
     def _drain(self) -> None:
         for number in self.completions.drain():
-            event = self._waiting.get(number)
-            if event is not None:
+            for event in self._waiting.get(number, ()):
                 event.set()
 
     async def progress(self, call: _native.Call, or_run: bool = False) -> None:
         """Returns once the call is done, or has a run of layers that nobody took."""
-        event = self._waiting.setdefault(call.number, asyncio.Event())
+        event = asyncio.Event()
+        waiting = self._waiting.setdefault(call.number, [])
+        waiting.append(event)
         try:
             while not call.wait(0, or_run):
                 event.clear()
@@ -99,7 +100,9 @@ class _Waker:
                     return
                 await event.wait()
         finally:
-            self._waiting.pop(call.number, None)
+            waiting.remove(event)
+            if not waiting:
+                del self._waiting[call.number]
 
 
 _wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waker] = weakref.WeakKeyDictionary()

@@ -299,7 +299,7 @@ def _revision(model: Any, config: Any) -> str:
     settings = {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_REVISION}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     samples = _samples(model)
-    for name, value in model.named_parameters():
+    for name, value in _values(model):
         kind, size = (value.device, value.dtype), 2 * min(value.numel(), _SAMPLED_VALUES)
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
         digest.update(samples[kind][:size].view(torch.uint8).numpy().tobytes())
@@ -307,15 +307,24 @@ def _revision(model: Any, config: Any) -> str:
     return digest.hexdigest()[:16]
 
 
+def _values(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters, and the buffers that are saved with them: GPTQ and AWQ keep weights there."""
+    yield from model.named_parameters()
+    for prefix, module in model.named_modules():
+        for name, value in module.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                yield name, value
+
+
 @torch.no_grad()
 def _samples(model: Any) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
-    """The first and the last values of each parameter, one after the other, on the CPU.
+    """The first and the last of each of a model's values, one after the other, on the CPU.
 
     Nothing but values tells that weights were replaced: `p.data.copy_()` leaves no other trace. So
     this is done for every prompt, with one copy from each device.
     """
     alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-    for name, value in model.named_parameters():
+    for name, value in _values(model):
         if value.is_meta:
             raise ValueError(f"model: {name} is not in memory; load the model without offload")
         flat = value.reshape(-1)

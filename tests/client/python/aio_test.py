@@ -74,6 +74,23 @@ async def test_a_cancelled_task_leaves_its_call_alone(own_server):
         assert outcomes(await space.put(Prompt(seed=1).puts())) == ["STORED"] * 4
 
 
+async def test_tasks_that_await_one_put_end_together(own_server):
+    async with kvstow.aio.Client(own_server.address, timeout=20) as client:
+        space = await client.open_space("s", SPEC, recipe="raw")
+        own_server.send_signal(signal.SIGSTOP)
+        put = await space.put_layers(Prompt().puts())
+        put.filled(SPEC.layers)
+        tasks = [asyncio.create_task(put.results()) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        own_server.send_signal(signal.SIGCONT)
+        for results in await asyncio.wait_for(asyncio.gather(*tasks[1:]), 60):
+            assert outcomes(results) == ["STORED"] * 4
+        assert not kvstow.aio._waker()._waiting
+
+
 async def test_a_cancelled_get_frees_its_buffers(own_server):
     async with kvstow.aio.Client(own_server.address, timeout=20) as client:
         space = await client.open_space("s", SPEC, recipe="raw")

@@ -25,6 +25,11 @@ PAGE = Prompt(tokens=64).pages[0]
         (PAGE.ravel()[:-1], r"pages\[0\].data: has 589822 bytes, but a page has 9216 for each of 1 to 64"),
         (np.empty(0, np.float16), r"pages\[0\].data: has 0 bytes"),
         (np.zeros(PAGE.size * 2, np.float16), r"pages\[0\].data: has 1179648 bytes"),
+        (PAGE.astype(">f2"), r"pages\[0\].data: holds big-endian numbers"),
+        (PAGE.astype(">u2"), r"pages\[0\].data: holds big-endian numbers"),
+        (PAGE.astype("c8"), r"pages\[0\].data: holds items of 8 bytes of the format 'Zf'"),
+        (PAGE.view([("a", "<f2")]), r"pages\[0\].data: holds items of 2 bytes of the format 'T{e:a:}'"),
+        (np.zeros(PAGE.nbytes, "V33"), r"pages\[0\].data: holds items of 33 bytes of the format '33x'"),
         ("text", r"pages\[0\].data: a str gives no memory"),
         (None, r"pages\[0\].data: a NoneType gives no memory"),
     ],
@@ -44,9 +49,11 @@ def test_data_that_is_no_page_is_refused(space, data, error):
         PAGE.ravel(),
         PAGE.view(np.uint16),
         PAGE.view(np.uint8),
+        PAGE.view("V2"),
+        (ctypes.c_uint16 * PAGE.size).from_buffer(PAGE),
         PAGE[np.newaxis][0],
     ],
-    ids=["bytes", "bytearray", "memoryview", "flat", "bits", "uint8", "view"],
+    ids=["bytes", "bytearray", "memoryview", "flat", "bits", "uint8", "void", "ctypes", "view"],
 )
 def test_anything_that_holds_a_page_is_taken(space, data):
     assert outcomes(space.put([kvstow.Page(b"k", data)])) == ["STORED"]

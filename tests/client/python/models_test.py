@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 import kvstow
-from kvstow.models import Ropes, norms_keys, rope_of, rope_version, ropes_of, weights_digest
+from kvstow.models import (
+    Ropes,
+    norms_keys,
+    rope_of,
+    rope_version,
+    ropes_of,
+    short_contexts,
+    weights_digest,
+)
 
 NEAR, FAR = kvstow.Rope(theta=1e4), kvstow.Rope(theta=1e6)
 
@@ -113,3 +121,15 @@ def test_a_folder_without_weights_has_no_digest(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"b" * 9000)
     assert len(one) == 32 and weights_digest(tmp_path) not in ("", one)
     assert weights_digest(tmp_path / "model.safetensors") == weights_digest(tmp_path)
+
+
+def test_what_longrope_takes_for_short() -> None:
+    long = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+    assert short_contexts(SimpleNamespace(rope_parameters=long)) == [4096]
+    old = {"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 8192}
+    assert short_contexts(SimpleNamespace(**old)) == [8192]
+    assert short_contexts(SimpleNamespace(rope_scaling={"type": "su"})) == [0]
+    kinds = {"full_attention": long, "sliding_attention": {"rope_type": "default"}}
+    assert short_contexts(SimpleNamespace(rope_parameters=kinds, layer_types=list(kinds))) == [4096]
+    for other in ({}, {"rope_scaling": None}, {"rope_parameters": {"rope_type": "yarn"}}):
+        assert short_contexts(SimpleNamespace(**other)) == []

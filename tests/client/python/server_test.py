@@ -1,6 +1,10 @@
 """kvstow.Server: a kvstowd for notebooks and tests."""
 
 import os
+import re
+import subprocess
+import sys
+import tempfile
 import urllib.request
 
 import kvstow
@@ -31,6 +35,32 @@ def test_a_disk_makes_restarts_warm(tmp_path):
             server.start()
             assert server.address == address
             assert outcomes(space.get(prompt.keys)) == ["HIT"] * 4
+
+
+def test_servers_that_nobody_holds_end_with_python():
+    code = """
+import gc, kvstow
+for _ in range(2):
+    server = kvstow.Server("64MiB")
+    print(server.pid, server._folder)
+del server
+gc.collect()
+"""
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^(\d+) (.+)$", said, re.MULTILINE)
+    assert len(found) == 2
+    for pid, folder in found:
+        assert not os.path.exists(folder)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+def test_a_server_that_does_not_start_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RuntimeError, match="no-such-flag"):
+        kvstow.Server(no_such_flag=1)
+    assert not list(tmp_path.iterdir())
+    assert not [server for server in kvstow.server._running if not server.address]
 
 
 def test_a_wrong_flag_says_what_kvstowd_said():

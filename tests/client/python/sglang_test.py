@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from types import SimpleNamespace
 
 import kvstow
 import numpy as np
@@ -17,7 +18,8 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 
 def storage_of(address, pool=None, config=None, **options):
-    options = {"backend_name": "kvstow", "address": address, "buffer_bytes": 1 << 20, **options}
+    usual = {"backend_name": "kvstow", "address": address, "buffer_bytes": 1 << 20, "revision": "1"}
+    options = {**usual, **options}
     config = config or sglang.Config()
     config.extra_config = options
     storage = KvstowStorage(config, {})
@@ -256,6 +258,16 @@ def test_a_revision_or_recipe_or_dtype_of_its_own_has_other_pages(open_storage):
     assert open_storage(sglang.MHATokenToKVPoolHost(layers=4)).batch_exists(keys) == 0
 
 
+def test_the_revision_that_sglang_was_told_is_one(open_storage, monkeypatch):
+    pool, facts = sglang.MHATokenToKVPoolHost(), {"revision": "2"}
+    monkeypatch.setattr("kvstow.sglang.identity._published", lambda: dict(facts))
+    _, keys = stored(pool, open_storage, revision="")
+    assert open_storage(pool, revision="2").batch_exists(keys) == 6
+    assert open_storage(pool, revision="1").batch_exists(keys) == 0
+    facts["revision"] = "3"
+    assert open_storage(pool, revision="").batch_exists(keys) == 0
+
+
 def test_ranks_of_an_mla_model_share_pages_but_not_states_or_mha_drafts(open_storage):
     pool, other = sglang.MLATokenToKVPoolHost(), sglang.MLATokenToKVPoolHost()
     state, draft = sglang.StatePoolHost(), sglang.MHATokenToKVPoolHost()
@@ -314,6 +326,40 @@ def test_a_file_that_is_no_statistics_is_named_once(open_storage, tmp_path, capl
     save_two(storage, pool, first=2)
     (record,) = caplog.records
     assert re.search(f"statistics: .*No such file.*{path}", record.getMessage())
+
+
+def test_statistics_are_sent_again_where_the_server_did_not_answer(
+    open_storage, tmp_path, monkeypatch, caplog
+):
+    pool, path = sglang.MHATokenToKVPoolHost(), tmp_path / "model.kvstats"
+    storage = open_storage(pool, recipe="auto", statistics=str(path))
+    space = storage._stores["kv"]._space
+    assert space.ready()
+    path.write_bytes(statistics_of(storage))
+    native = storage._link.pages._native
+    answers = ["DEADLINE_EXCEEDED", "FAILED_PRECONDITION"]
+
+    class Silent:
+        def __getattr__(self, name):
+            return getattr(native, name)
+
+        def send_statistics(self, *_):
+            return answers.pop(0), "said"
+
+    storage._link.pages._native = Silent()
+    save_two(storage, pool)
+    assert space.wants_statistics and storage.counts["unavailable"] == 1
+    assert storage._link.quiet, "the next saves do not wait for it"
+    monkeypatch.setattr(storage._link._quiet, "_until", 0.0)
+    save_two(storage, pool, first=2)
+    assert not space.wants_statistics and not answers, "that is its answer"
+    save_two(storage, pool, first=4)
+    for code in ("DEADLINE_EXCEEDED", "FAILED_PRECONDITION"):
+        assert f"{code}: said" in caplog.text
+    storage._link.pages._native = native
+    space.wants_statistics = True
+    save_two(storage, pool, first=6)
+    assert not space.wants_statistics and space.message.startswith("FAILED_PRECONDITION")
 
 
 def test_auto_is_told_of_keys_that_pass_a_norm(open_storage, tmp_path):
@@ -375,8 +421,8 @@ def test_a_folder_without_weights_needs_a_revision(open_storage, tmp_path, caplo
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     pool, keys = sglang.MHATokenToKVPoolHost(), sglang.hashes(2)
     where = sglang.indices(pool, range(2))
-    for name in (str(tmp_path), "s3://bucket/model"):
-        storage = open_storage(pool, config=sglang.Config(model_name=name))
+    for name in (str(tmp_path), "s3://bucket/model", "org/not-on-this-host"):
+        storage = open_storage(pool, config=sglang.Config(model_name=name), revision="")
         assert "caches nothing" in caplog.text and "name a 'revision'" in caplog.text
         caplog.clear()
         assert storage.batch_set_v1(keys, where) == storage.batch_get_v1(keys, where) == [False] * 2
@@ -385,6 +431,33 @@ def test_a_folder_without_weights_needs_a_revision(open_storage, tmp_path, caplo
     storage = open_storage(pool, config=sglang.Config(model_name=str(tmp_path)), revision="1")
     assert storage.batch_set_v1(keys, where) == [True] * 2
     assert storage.batch_get_v1(keys, where) == [True] * 2
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"rope_scaling": {"type": "longrope"}}',
+        '{"text_config": {"rope_parameters": {"rope_type": "longrope"}}}',
+    ],
+)
+def test_longrope_is_refused_as_prompts_change_each_others_k(open_storage, tmp_path, config):
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(ValueError, match=f"{tmp_path} has LongRoPE"):
+        open_storage(config=sglang.Config(model_name=str(tmp_path)), revision="1")
+
+
+def test_overrides_may_bring_longrope_and_take_it_away(open_storage, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"rope_scaling": null}')
+    facts = {"model_path": str(tmp_path)}
+    monkeypatch.setattr("kvstow.sglang.identity._published", lambda: dict(facts))
+    open_storage(revision="1")
+    facts["json_model_override_args"] = '{"rope_scaling": {"type": "longrope"}}'
+    with pytest.raises(ValueError, match="has LongRoPE"):
+        open_storage(revision="1")
+    (tmp_path / "config.json").write_text('{"rope_scaling": {"type": "longrope"}}')
+    facts["json_model_override_args"] = '{"rope_scaling": null}'
+    open_storage(revision="1")
 
 
 def test_another_models_space_is_refused(server, open_storage, monkeypatch):
@@ -479,6 +552,33 @@ def test_a_frozen_server_is_a_miss_within_the_timeouts_and_then_at_once(own_serv
         assert time.monotonic() < end, storage.counts
         time.sleep(0.05)
     storage.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_slow_server_gets_no_transfer_after_the_timeout(open_storage, monkeypatch, known):
+    """Also where a call is more than fits the buffer, and each transfer is within the timeout."""
+    storage, kv, state = hybrid(open_storage, timeout=5.0, buffer_bytes=1)  # one page at a time
+    pool, name = (kv, "kv") if known else (state, "mamba")
+    space = storage._stores[name]._space
+    now, get, put = [100.0], space.get, space.put
+
+    def after_two_seconds(call):
+        def run(*arguments):
+            now[0] += 2
+            return call(*arguments)
+
+        return run
+
+    for module in ("kvstow.sglang.time", "kvstow.sglang.store.time"):
+        clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+        monkeypatch.setattr(module, clock)
+    monkeypatch.setattr(space, "get", after_two_seconds(get))
+    monkeypatch.setattr(space, "put", after_two_seconds(put))
+    keys, where = sglang.hashes(6), sglang.indices(pool, range(6))
+    some = [sglang.PoolTransfer(name, where, keys)]
+    assert storage.batch_set_v2(some) == {name: [True] * 3 + [False] * 3}
+    assert storage.batch_set_v2(some) == {name: [True] * 6}, "they go on where they were"
+    assert storage.batch_get_v2(some) == {name: [True] * 3 + [False] * 3}
 
 
 class Deaf:

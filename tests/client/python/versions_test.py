@@ -12,7 +12,7 @@ import kvstow.lmcache
 import pytest
 from kvstow import versions
 
-EXTRAS = {"transformers": "hf", "vllm": "vllm", "lmcache": "lmcache"}
+EXTRAS = {"transformers": "hf", "vllm": "vllm", "lmcache": "lmcache", "sglang": "sglang"}
 
 
 def installed(monkeypatch, **found):
@@ -32,6 +32,7 @@ def installed(monkeypatch, **found):
         ("transformers", "4.57.1", "transformers 4.57.1 is too old .* 5.0 or newer"),
         ("vllm", "0.31.2", "vllm 0.31.2 is too old .* 0.32 or newer"),
         ("lmcache", "0.5.5", "lmcache 0.5.5 is too old .* 0.5.6 or newer"),
+        ("sglang", "0.5.22", "sglang 0.5.22 is too old .* 0.5.23 or newer"),
     ],
 )
 def test_an_engine_that_is_too_old_is_refused_by_name(monkeypatch, engine, version, error):
@@ -42,7 +43,13 @@ def test_an_engine_that_is_too_old_is_refused_by_name(monkeypatch, engine, versi
 
 @pytest.mark.parametrize(
     ("engine", "version"),
-    [("transformers", "5.25.0"), ("transformers", "6.0"), ("vllm", "0.33.0rc1"), ("lmcache", "0.6.0")],
+    [
+        ("transformers", "5.25.0"),
+        ("transformers", "6.0"),
+        ("vllm", "0.33.0rc1"),
+        ("lmcache", "0.6.0"),
+        ("sglang", "0.6.0rc1"),
+    ],
 )
 def test_an_engine_that_is_newer_than_tested_is_named_in_a_warning(monkeypatch, engine, version):
     installed(monkeypatch, **{engine: version})
@@ -59,6 +66,7 @@ def test_an_engine_that_is_newer_than_tested_is_named_in_a_warning(monkeypatch, 
         ("vllm", "0.32.1.dev7+g0123abc"),
         ("lmcache", "0.5.6"),
         ("lmcache", "a-branch"),
+        ("sglang", "0.5.23.post1"),
     ],
 )
 def test_an_engine_in_the_tested_range_is_not_mentioned(monkeypatch, engine, version):
@@ -94,7 +102,10 @@ def test_the_adapter_for_lmcache_refuses_an_old_lmcache(monkeypatch):
         kvstow.lmcache.KvstowL2("127.0.0.1:1")
 
 
-@pytest.mark.parametrize(("module", "engine"), [("kvstow.hf", "transformers"), ("kvstow.vllm", "vllm")])
+@pytest.mark.parametrize(
+    ("module", "engine"),
+    [("kvstow.hf", "transformers"), ("kvstow.vllm", "vllm"), ("kvstow.sglang", "sglang")],
+)
 def test_an_adapter_refuses_an_old_engine_before_it_imports_it(module, engine):
     code = f"""
 import importlib.metadata

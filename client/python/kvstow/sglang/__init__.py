@@ -19,6 +19,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from kvstow.versions import check_version
+
+check_version("sglang")  # names one that lacks what is imported here
+
 import numpy as np
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
@@ -49,8 +53,8 @@ class KvstowStorage(HiCacheStorage):
         self._model = Model.of(self._settings, storage_config)
         if not self._model.revision:
             _log.warning(
-                "kvstow caches nothing: %s has no files of weights here, so other weights could "
-                "not be told from these; name a 'revision' in "
+                "kvstow caches nothing: %s has no files of weights and no commit here, so other "
+                "weights could not be told from these; name a 'revision' in "
                 "--hicache-storage-backend-extra-config",
                 self._model.name,
             )
@@ -193,7 +197,8 @@ class KvstowStorage(HiCacheStorage):
     ) -> list[Any]:
         """The tensors that were filled; None for pages that are not there."""
         good = self._answer(
-            [False] * len(keys), lambda: self._timed("load", _KV, keys, target_locations or [])
+            [False] * len(keys),
+            lambda: self._timed("load", _KV, keys, target_locations or [], self._deadline()),
         )
         return [tensor if ok else None for ok, tensor in zip(good, target_locations or good)]
 
@@ -211,7 +216,8 @@ class KvstowStorage(HiCacheStorage):
     ) -> bool:
         """Whether all of them are stored now."""
         good = self._answer(
-            [False] * len(keys), lambda: self._timed("save", _KV, keys, values or [])
+            [False] * len(keys),
+            lambda: self._timed("save", _KV, keys, values or [], self._deadline()),
         )
         return all(good)
 
@@ -220,8 +226,9 @@ class KvstowStorage(HiCacheStorage):
     def clear(self) -> None:
         """Forgets the pages of this rank's pools, for every engine that shares them.
 
-        Raises RuntimeError where the server did not answer: SGLang then says that it failed. This
-        engine loads and saves nothing until the server has forgotten them.
+        Raises RuntimeError where the server did not answer. SGLang writes that to its log, and
+        answers its own caller that all went well. This engine loads and saves nothing until the
+        server has forgotten them: each call asks it to, first.
         """
         failed = [self._answer("an error", store.forget) for store in self._stores.values()]
         why = next(filter(None, failed), "")
@@ -249,14 +256,15 @@ class KvstowStorage(HiCacheStorage):
     def _load(self, name: str, keys: list[str], host_indices: Any) -> list[bool]:
         pool, pages = self._pools[name], self._stores[name].pages
         indices = _page_indices(pool, keys, host_indices)
+        deadline = self._deadline()
         if pages.known:
-            return self._timed("load", name, keys, host_indices)
+            return self._timed("load", name, keys, host_indices, deadline)
         good: list[bool] = []
         step = max(1, self._settings.buffer_bytes // pages.page_bytes)
         for first in range(0, len(keys), step):
             some = keys[first : first + step]
             rooms = [pool.get_dummy_flat_data_page() for _ in some]
-            good += self._timed("load", name, some, rooms)
+            good += self._timed("load", name, some, rooms, deadline)
             for ok, index, room in zip(good[first:], indices[first:], rooms):
                 if ok:
                     pool.set_from_flat_data_page(index, room)
@@ -267,16 +275,25 @@ class KvstowStorage(HiCacheStorage):
     def _save(self, name: str, keys: list[str], host_indices: Any) -> list[bool]:
         pool, pages = self._pools[name], self._stores[name].pages
         indices = _page_indices(pool, keys, host_indices)
+        deadline = self._deadline()
         if pages.known:
-            return self._timed("save", name, keys, host_indices)
+            return self._timed("save", name, keys, host_indices, deadline)
         good: list[bool] = []
         step = max(1, self._settings.buffer_bytes // pages.page_bytes)
         for first in range(0, len(keys), step):
+            if time.monotonic() >= deadline:
+                break
             values = [pool.get_data_page(index) for index in indices[first : first + step]]
-            good += self._timed("save", name, keys[first : first + step], values)
-        return good
+            good += self._timed("save", name, keys[first : first + step], values, deadline)
+        return good + [False] * (len(keys) - len(good))
 
-    def _timed(self, what: str, name: str, keys: list[str], where: Any) -> list[bool]:
+    def _deadline(self) -> float:
+        """When a load or a save that begins now begins no more transfers."""
+        return time.monotonic() + self._settings.timeout
+
+    def _timed(
+        self, what: str, name: str, keys: list[str], where: Any, deadline: float
+    ) -> list[bool]:
         """Loads or saves; `where` is the indices of a pool, or one flat tensor for each key."""
         if not keys:
             return []
@@ -284,7 +301,7 @@ class KvstowStorage(HiCacheStorage):
         began = time.perf_counter()
         addresses = self._addresses(name, keys, where)
         run = store.load if what == "load" else store.save
-        good = run(_keys(keys), addresses)
+        good = run(_keys(keys), addresses, deadline)
         if self._config.enable_storage_metrics:
             seconds, pages = time.perf_counter() - began, sum(good)
             kind = "prefetch" if what == "load" else "backup"

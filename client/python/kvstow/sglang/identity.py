@@ -13,7 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kvstow.models import config_digest, digest_of, rope_of, rope_version, weights_digest
+from kvstow.models import (
+    config_digest,
+    digest_of,
+    rope_of,
+    rope_version,
+    short_contexts,
+    weights_digest,
+)
 from kvstow.sglang.pools import PageFormat
 from kvstow.sglang.settings import Settings
 from kvstow.types import KvSpec, Rope
@@ -52,7 +59,7 @@ class Model:
 
     @staticmethod
     def of(settings: Settings, storage_config: Any) -> Model:
-        """Raises ValueError where SGLang does not say which model it runs."""
+        """Raises ValueError where SGLang does not say which model it runs, and for LongRoPE."""
         facts = _published()
         path = facts.pop("model_path", "") or str(storage_config.model_name or "")
         if not path:
@@ -60,17 +67,24 @@ class Model:
                 "model_name: SGLang does not say which model it runs, so that pages of other "
                 "models could be taken for its own; start it with --served-model-name"
             )
-        folder = _folder(path, facts.pop("revision", ""))
+        asked = facts.pop("revision", "")
+        folder = _folder(path, asked)
         found = folder.name if folder is not None and folder.parent.name == "snapshots" else ""
         if folder is not None and not found:
             found = weights_digest(folder)
+        config = _config(folder)
+        if _has_long_rope(config, facts.get("json_model_override_args", "")):
+            raise ValueError(
+                f"{path} has LongRoPE, whose K depends on the other prompts that SGLang computes "
+                "at the same time, so that no page of it can be kept; start without this backend"
+            )
         local = Path(path)
         known = not local.exists() and "://" not in path  # by a name, of a hub
         return Model(
             name=local.resolve().name if local.exists() else path,
-            revision=settings.revision or found or ("unversioned" if known else ""),
+            revision=settings.revision or found or (asked if known else ""),
             facts=facts,
-            config=_config(folder),
+            config=config,
         )
 
 
@@ -166,6 +180,17 @@ def _config(folder: Path | None) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _has_long_rope(config: dict[str, Any], overrides: str) -> bool:
+    """Whether a config has LongRoPE, with what --json-model-override-args changes."""
+    try:
+        changes = json.loads(overrides or "{}")
+    except ValueError:
+        changes = {}
+    changed = config | (changes if isinstance(changes, dict) else {})
+    parts = [part for part in (changed, changed.get("text_config")) if isinstance(part, dict)]
+    return any(short_contexts(SimpleNamespace(**part)) for part in parts)
 
 
 def _rope(model: Model, pages: PageFormat) -> Rope:

@@ -155,14 +155,17 @@ class PoolStore:
             at += found + 1
         return there
 
-    def load(self, keys: Sequence[bytes], addresses: Addresses) -> list[bool]:
-        """Fills SGLang's memory with pages. Memory of a page that is missed may be overwritten."""
+    def load(self, keys: Sequence[bytes], addresses: Addresses, deadline: float) -> list[bool]:
+        """Fills SGLang's memory with pages. Memory of a page that is missed may be overwritten.
+
+        Asks for no page after the deadline.
+        """
         good: list[bool] = []
         with self._loads.lock:
             slots = None if self.pages.whole else self._loads.slots(self.pages.page_bytes)
             step = len(keys) if slots is None else len(slots)
             for first in range(0, len(keys), max(1, step)):
-                if not self._usable:
+                if not self._usable or time.monotonic() >= deadline:
                     break
                 some = addresses[first : first + step]
                 rooms = self._rooms(slots, some)
@@ -180,15 +183,18 @@ class PoolStore:
         self._link.counts["missed"] += len(good) - sum(good)
         return good
 
-    def save(self, keys: Sequence[bytes], addresses: Addresses) -> list[bool]:
-        """Stores pages that are not there yet. True: the server has one of that key."""
+    def save(self, keys: Sequence[bytes], addresses: Addresses, deadline: float) -> list[bool]:
+        """Stores pages that are not there yet. True: the server has one of that key.
+
+        Sends no page after the deadline.
+        """
         stored = self.leading(keys)
         good = [True] * stored
         with self._saves.lock:
             slots = None if self.pages.whole else self._saves.slots(self.pages.page_bytes)
             step = len(keys) if slots is None else len(slots)
             for first in range(stored, len(keys), max(1, step)):
-                if not self._usable:
+                if not self._usable or time.monotonic() >= deadline:
                     break
                 some = addresses[first : first + step]
                 rooms = self._rooms(slots, some)
@@ -203,10 +209,15 @@ class PoolStore:
         good += [False] * (len(keys) - len(good))
         self._link.counts["saved"] += sum(good) - stored
         self._link.counts["not_saved"] += len(good) - sum(good)
-        why = self._statistics(self._space)
-        if why:
-            _log.warning("kvstow: %s", why)
+        self._tell_statistics()
         return good
+
+    def _tell_statistics(self) -> None:
+        why = "" if self._link.quiet else self._statistics(self._space)
+        if why and self._space.wants_statistics:
+            self._link.failed(why)  # a later save tries again
+        elif why:
+            _log.warning("kvstow: %s", why)
 
     def forget(self) -> str:
         """Drops the space, for everyone, and begins a new one. Why the server has not done it yet.

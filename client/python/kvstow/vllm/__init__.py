@@ -11,7 +11,7 @@ is dead, slow or frozen costs a request `lookup_timeout` before a load or `timeo
 request is then computed. `Settings` (kvstow.vllm.settings) describes the options.
 
 Models with one group of full attention are cached, each rank of a tensor or pipeline parallel
-engine in a space of its own. For others, and for local weights that it cannot tell from others, the
+engine in a space of its own. For others, and for weights that it cannot tell from others, the
 connector says why and caches nothing.
 """
 

@@ -7,9 +7,11 @@ of all that changes its bytes and in the rank that they belong to.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -24,6 +26,7 @@ from kvstow.models import (
     rope_of,
     rope_version,
     ropes_of,
+    short_contexts,
     weight_files,
     weights_digest,
 )
@@ -60,11 +63,18 @@ def unsupported(config: VllmConfig, cache: KVCacheConfig) -> str:
 
 def unversioned(settings: Settings, config: VllmConfig) -> str:
     """Why other weights could not be told from this engine's; "" where they can."""
-    path = Path(config.model_config.model)
-    if settings.revision or not path.exists() or weight_files(path):
+    model = config.model_config
+    path = Path(model.model)
+    if settings.revision:
+        return ""
+    if path.exists():
+        known, lacks = bool(weight_files(path)), "no files of weights"
+    else:
+        known, lacks = bool(_revision(model)), "no commit that this host knows"
+    if known:
         return ""
     return (
-        f"{path} has no files of weights, so other weights could not be told from these; name a "
+        f"{model.model} has {lacks}, so other weights could not be told from these; name a "
         "'revision' in kv_connector_extra_config"
     )
 
@@ -119,6 +129,7 @@ class Identity:
             "pipeline_parallel": config.parallel_config.pipeline_parallel_size,
             "draft": str(getattr(config.speculative_config, "model", None) or ""),
             **rope_version(model.hf_text_config),
+            **_long_rope(model),
         }
         short = re.sub(r"[^A-Za-z0-9._-]", "-", name)[-40:]
         prefix = f"{settings.space}/{short}/{digest_of(parts)[:16]}"
@@ -163,12 +174,25 @@ def _ropes(hf: Any, head_dim: int, names: Sequence[str]) -> Ropes:
     return ropes_of(hf, head_dim, [int(match[1]) for match in found if match])
 
 
+def _long_rope(model: Any) -> dict[str, object]:
+    """Whether vLLM turns K of LongRoPE as for long contexts, which --max-model-len decides.
+
+    {} for other models, so that their spaces keep their names.
+    """
+    contexts = short_contexts(model.hf_text_config)
+    if not contexts:
+        return {}
+    if getattr(model, "original_max_model_len", None) == -1:
+        return {"long_rope": "as the config says"}  # vLLM fits the length after it made its RoPE
+    return {"long_rope": [model.max_model_len > context for context in contexts]}
+
+
 def _revision(model: Any) -> str:
-    """The commit of a model of a hub, or a digest of samples of its files."""
+    """The commit of a model of a hub, or a digest of samples of its files. "": it has neither."""
+    if Path(model.model).exists():
+        return weights_digest(Path(model.model))
     commit = getattr(model.hf_config, "_commit_hash", None)
-    path = Path(model.model)
-    found = weights_digest(path) if path.exists() else commit or model.revision
-    return str(found or "unversioned")
+    return str(commit or model.revision or revision_of(model.model))
 
 
 def revision_of(name: str) -> str:
@@ -179,6 +203,25 @@ def revision_of(name: str) -> str:
     path = Path(name)
     if path.exists():
         return weights_digest(path)
-    snapshots = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "snapshots"
-    commits = [found.name for found in snapshots.glob("*")]
+    commits = [snapshot.name for snapshot in _snapshots(name)]
     return commits[0] if len(commits) == 1 else ""
+
+
+def has_long_rope(name: str) -> bool:
+    """Whether a config that this host has of a model, by path or by name of a hub, has LongRoPE."""
+    folders = [Path(name)] if Path(name).exists() else _snapshots(name)
+    for file in (folder / "config.json" for folder in folders):
+        try:
+            config = json.loads(file.read_text())
+        except (OSError, ValueError):
+            continue
+        parts = [config, config.get("text_config")] if isinstance(config, dict) else []
+        if any(short_contexts(SimpleNamespace(**part)) for part in parts if isinstance(part, dict)):
+            return True
+    return False
+
+
+def _snapshots(name: str) -> list[Path]:
+    """The folders of a hub's model on this host."""
+    folder = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "snapshots"
+    return list(folder.glob("*"))

@@ -55,7 +55,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 from kvstow.client import Client, Space
 from kvstow.quiet import Quiet
 from kvstow.types import KvSpec, Page, Rope, trouble_of
-from kvstow.vllm.identity import revision_of
+from kvstow.vllm.identity import has_long_rope, revision_of
 from kvstow.vllm.scheduler import page_key
 
 __all__ = ["KvstowTier"]
@@ -439,6 +439,11 @@ def identity(
     if not revision:
         raise ValueError(
             f"revision: vLLM does not tell a tier which revision of {model} it serves; name it"
+        )
+    if has_long_rope(spec.config.model.name):
+        raise ValueError(
+            f"{model} has LongRoPE: --max-model-len changes its K, and vLLM does not tell a tier "
+            "what that is; use KvstowConnector"
         )
     parts = fields | {
         "engine": _ENGINE,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import queue
 import re
 import threading
@@ -40,6 +41,7 @@ _LOADERS = 2
 _BATCHES = 2  # of one load, on their way at a time
 _SAVERS = 2
 _KNOWN_KEYS = 1 << 18
+_SECONDS_KNOWN = 60.0  # where nobody looks up what the server has
 _SECONDS_TO_DRAIN = 5.0
 
 
@@ -58,19 +60,29 @@ class Buffer:
 
 
 class KnownKeys:
-    """Keys of pages that the server took lately. Thread-safe."""
+    """Keys of pages that the server took lately. Thread-safe.
 
-    def __init__(self) -> None:
+    seconds: after which a key is forgotten, as the server may have lost its page since.
+    """
+
+    def __init__(
+        self, seconds: float = math.inf, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
         self._lock = threading.Lock()
-        self._keys: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._keys: collections.OrderedDict[bytes, float] = collections.OrderedDict()
 
     def add(self, key: bytes) -> bool:
         """False: it is known already."""
+        now = self._clock()
         with self._lock:
-            if key in self._keys:
+            took = self._keys.get(key)
+            if took is not None and now < took + self._seconds:
                 self._keys.move_to_end(key)
                 return False
-            self._keys[key] = None
+            self._keys[key] = now
+            self._keys.move_to_end(key)
             if len(self._keys) > _KNOWN_KEYS:
                 self._keys.popitem(last=False)
             return True
@@ -121,7 +133,7 @@ class WorkerHalf:
         self._blocks: Blocks | None = None
         self._disabled = ""
         self._counters = Counters()
-        self._known = KnownKeys()
+        self._known = KnownKeys(math.inf if settings.reads else _SECONDS_KNOWN)
         self._lock = threading.Lock()
         self._received: set[str] = set()
         self._invalid: set[int] = set()
@@ -216,10 +228,16 @@ class WorkerHalf:
         self._space = space
         self._opened.set()
         _log.info("kvstow: space %s, %s", self._name, space)
+        self._tell_statistics(space)
+
+    def _tell_statistics(self, space: Space) -> None:
+        """Once the space is open; again after a save where the server did not answer then."""
+        if not self._settings.statistics:
+            return
         number = re.search(r"\d+", self._layers[0])  # "model.layers.12.self_attn.attn"
         why = send_file(
             space,
-            settings.statistics,
+            self._settings.statistics,
             first_layer=int(number[0]) if number else 0,
             tensor_rank=self._rank % self._tensor_size,
             tensor_size=self._tensor_size,
@@ -308,6 +326,8 @@ class WorkerHalf:
         if len(stored) < len(pages):
             why = next((r.message for r in results if not r.stored), "the server is not reached")
             _log.debug("kvstow: %d pages are not stored: %s", len(pages) - len(stored), why)
+        if stored:
+            self._tell_statistics(self._space)
 
     # Loads.
 

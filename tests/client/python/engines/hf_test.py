@@ -825,6 +825,43 @@ def test_pages_of_old_weights_do_not_serve_new_ones(client: kvstow.Client, repla
     assert kvstow.hf.PrefixCache(model, client, f"{space}-2", "raw", 8).load(tokens)[1] == 0
 
 
+class Packed(torch.nn.Module):
+    """A linear layer as GPTQ has it: its weights are a buffer."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.register_buffer("qweight", (layer.weight.data * 1000).to(torch.int32))
+        self.register_buffer("unpacked", layer.weight.data.clone(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.qweight.to(x.dtype) / 1000).T
+
+
+@pytest.mark.parametrize("model_type", list(kvstow.hf._LAYOUTS))
+def test_plain_models_have_no_weights_in_buffers(model_type: str) -> None:
+    """So that their revisions stay what they were."""
+    model = tiny(model_type)
+    names = [name for name, _ in kvstow.hf._values(model)]
+    assert names == [name for name, _ in model.named_parameters()]
+
+
+def test_weights_in_buffers_are_weights(client: kvstow.Client) -> None:
+    model, tokens = tiny("llama"), tokens_of(40)
+    attention = model.model.layers[0].self_attn
+    attention.k_proj = packed = Packed(attention.k_proj)
+    revision = kvstow.hf.spec_of(model).revision
+    prefix = kvstow.hf.PrefixCache(model, client, "packed", "raw", 8)
+    packed.unpacked += 1.0  # what is not saved with the weights is none of them
+    assert kvstow.hf.spec_of(model).revision == revision
+    cache, _ = prefix.load(tokens)
+    logits_of(model, tokens, cache)
+    assert prefix.store(tokens, cache) == 5
+    packed.qweight[0, 0] += 1
+    assert kvstow.hf.spec_of(model).revision != revision
+    with pytest.raises(kvstow.SpaceMismatch, match="packed"):
+        prefix.load(tokens)
+
+
 def test_pages_without_an_adapter_do_not_serve_one(client: kvstow.Client) -> None:
     model = tiny("llama")
     prefix = kvstow.hf.PrefixCache(model, client, "adapted", "raw", 8)

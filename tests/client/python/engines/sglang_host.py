@@ -67,6 +67,7 @@ def controller(device, host, address, **options):
         "module_path": "kvstow.sglang",
         "class_name": "KvstowStorage",
         "address": address,
+        "revision": "1",
         **options,
     }
     return HiCacheController(

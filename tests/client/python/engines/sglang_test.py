@@ -284,6 +284,7 @@ def backend(address, host, **options):
         "class_name": "KvstowStorage",
         "address": address,
         "buffer_bytes": 1 << 20,
+        "revision": "1",
         **options,
     }
     made = StorageBackendFactory.create_backend("dynamic", config(extra_config=extra), host)

@@ -191,6 +191,7 @@ class Worker:
         half._opened = threading.Event()
         half._opened.set()
         half._load_queue, half._threads = queue.SimpleQueue(), []
+        half._save_queue = queue.Queue()
         half._blocks = self
         half._device = torch.device("cpu")
         half._client = kvstow.Client(address, timeout=timeout)
@@ -207,6 +208,7 @@ class Worker:
     def __exit__(self, *_):
         for _ in self.half._threads:
             self.half._load_queue.put(None)
+            self.half._save_queue.put(None)
         self.half._client.close()
         for thread in self.half._threads:
             thread.join()
@@ -295,6 +297,86 @@ def test_a_gpu_without_memory_drops_pages_and_goes_on():
     save = half._save_queue.get_nowait()
     assert [page.key for page in save.pages] == [b"0", b"1"]
     assert sorted(save.slots) == [0, 1]
+
+
+class NoBlocks:
+    """Blocks whose pages are zeros in the buffer already."""
+
+    def slots(self, pages):
+        return pages
+
+    def gather(self, pages, slots, numbers):
+        return lambda: None
+
+
+def test_an_engine_that_only_saves_brings_back_what_the_server_lost(server):
+    import torch
+    from kvstow.vllm.messages import SavedPage, StepMetadata
+    from kvstow.vllm.worker import _SECONDS_KNOWN, Buffer, KnownKeys
+
+    now = [0.0]
+    keys = [b"0", b"1"]
+    saves = StepMetadata(saves=[SavedPage(key, [0], first_position=0, absent=False) for key in keys])
+    with Worker(server.address) as worker:
+        half, space = worker.half, worker.half._space
+        half._known = KnownKeys(_SECONDS_KNOWN, clock=lambda: now[0])
+        half._blocks, half._free = NoBlocks(), collections.deque(range(2))
+        half._save_buffer = Buffer(half._client, half._spec, 2, torch.float16)
+        half._start(half._run_saves)
+
+        def saved():
+            half.save(saves)
+            half._save_queue.join()
+            stats = half._counters.take()
+            return stats.data["saved_pages"] if stats is not None else 0
+
+        assert saved() == 2
+        assert saved() == 0
+        assert half._client.drop_space(space.name) == 2
+        now[0] = _SECONDS_KNOWN - 1
+        assert saved() == 0 and not space.lookup(keys, lease=False)
+        now[0] = _SECONDS_KNOWN
+        assert saved() == 2 and space.lookup(keys, lease=False).pages == 2
+
+
+def test_a_save_tells_the_statistics_that_the_server_did_not_take(server, monkeypatch):
+    import torch
+    from kvstow.vllm import worker as module
+    from kvstow.vllm.messages import SavedPage, StepMetadata
+    from kvstow.vllm.settings import Settings
+
+    told = []
+    monkeypatch.setattr(module, "send_file", lambda space, path, **part: told.append((path, part)) or "")
+    with Worker(server.address) as worker:
+        half = worker.half
+        half._settings = Settings(statistics="model.kvstats")
+        half._layers, half._rank, half._tensor_size = ["model.layers.3.attn"], 1, 2
+        half._blocks, half._free = NoBlocks(), collections.deque(range(1))
+        half._save_buffer = module.Buffer(half._client, half._spec, 1, torch.float16)
+        half._start(half._run_saves)
+        half.save(StepMetadata(saves=[SavedPage(b"0", [0], first_position=0, absent=False)]))
+        half._save_queue.join()
+    assert told == [("model.kvstats", {"first_layer": 3, "tensor_rank": 1, "tensor_size": 2})]
+
+
+@pytest.mark.parametrize(("mode", "known"), [("save_only", 60.0), ("read_write", float("inf"))])
+def test_keys_are_known_for_good_only_where_prompts_are_looked_up(monkeypatch, mode, known):
+    from kvstow.vllm import worker
+    from kvstow.vllm.settings import Settings
+
+    monkeypatch.setattr(worker.Identity, "kv_spec", lambda *_: None)
+    monkeypatch.setattr(worker, "norms_keys", lambda _: False)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(rank=0, tensor_parallel_size=1),
+        compilation_config=SimpleNamespace(static_forward_context={}),
+        model_config=SimpleNamespace(hf_text_config=None),
+    )
+    identity = worker.Identity(16, 4, "m", "1", "s", 1)
+    cache = SimpleNamespace(
+        num_blocks=1, kv_cache_groups=[SimpleNamespace(layer_names=[], kv_cache_spec=None)]
+    )
+    half = worker.WorkerHalf(Settings(mode=mode), identity, config, cache)
+    assert half._known._seconds == known
 
 
 class Request(SimpleNamespace):
@@ -751,8 +833,71 @@ def test_a_folder_without_weights_needs_a_revision(tmp_path, monkeypatch):
     assert len(said) == 1 and said[0].startswith("kvstow caches nothing")
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert unversioned(Settings(), config) == ""
+
+
+def test_a_hubs_model_without_a_commit_needs_a_revision(tmp_path, monkeypatch):
+    from kvstow.vllm import identity
+    from kvstow.vllm.settings import Settings
+
+    monkeypatch.setattr(identity, "HF_HUB_CACHE", str(tmp_path))
+    config = engine_config()
     config.model_config.model = "org/model"
-    assert unversioned(Settings(), config) == ""
+    assert "no commit" in identity.unversioned(Settings(), config)
+    assert identity.unversioned(Settings(revision="1"), config) == ""
+    snapshots = tmp_path / "models--org--model" / "snapshots"
+    (snapshots / "c1").mkdir(parents=True)
+    assert identity.unversioned(Settings(), config) == ""
+    assert identity_of(config).revision.startswith("c1+")
+    (snapshots / "c2").mkdir()
+    assert "no commit" in identity.unversioned(Settings(), config)
+    config.model_config.revision = "c2"
+    assert identity_of(config).revision.startswith("c2+")
+    config.model_config.hf_config._commit_hash = "c3"
+    assert identity_of(config).revision.startswith("c3+")
+
+
+def engine_config(max_model_len=4096, **hf):
+    """What an identity is made of, of a model of a hub."""
+    model = SimpleNamespace(**hf)
+    model.to_dict = lambda: hf
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            model="org/model",
+            revision=None,
+            hf_config=model,
+            hf_text_config=model,
+            quantization=None,
+            dtype="bfloat16",
+            max_model_len=max_model_len,
+            original_max_model_len=max_model_len,
+        ),
+        parallel_config=SimpleNamespace(world_size=1, tensor_parallel_size=1, pipeline_parallel_size=1),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+        speculative_config=None,
+    )
+
+
+def identity_of(config, **settings):
+    from kvstow.vllm.identity import Identity
+    from kvstow.vllm.settings import Settings
+
+    groups = [SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16))]
+    return Identity.of(Settings(**settings), config, SimpleNamespace(kv_cache_groups=groups))
+
+
+def test_a_length_that_turns_longrope_otherwise_has_pages_of_its_own():
+    """vLLM takes the long factors for all prompts of an engine that may see a long one."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 4096}
+
+    def prefix(length, **more):
+        config = engine_config(length, rope_parameters=rope | more)
+        return identity_of(config, revision="1").prefix
+
+    assert prefix(2048) == prefix(4096) != prefix(4097) == prefix(131072)
+    fitted = engine_config(2048, rope_parameters=rope)
+    fitted.model_config.original_max_model_len = -1  # fitted after the model had its RoPE
+    assert identity_of(fitted, revision="1").prefix not in (prefix(2048), prefix(131072))
+    assert prefix(2048, rope_type="llama3") == prefix(131072, rope_type="llama3")
 
 
 @pytest.mark.parametrize(

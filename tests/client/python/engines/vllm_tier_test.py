@@ -211,6 +211,19 @@ def test_options_that_do_not_fit_are_refused_by_name(options, message):
         Tier("127.0.0.1:1", rows=1, **options)
 
 
+def test_longrope_is_refused_as_a_tier_does_not_hear_of_the_length(tmp_path, monkeypatch):
+    from kvstow.vllm import identity
+
+    monkeypatch.setattr(identity, "HF_HUB_CACHE", str(tmp_path))
+    snapshots = tmp_path / "models--test--model" / "snapshots"
+    for commit, kind in (("c1", "linear"), ("c2", "su")):
+        Tier("127.0.0.1:1", rows=1).__exit__()
+        (snapshots / commit).mkdir(parents=True)
+        (snapshots / commit / "config.json").write_text('{"rope_scaling": {"type": "%s"}}' % kind)
+    with pytest.raises(ValueError, match="test/model has LongRoPE.*max-model-len"):
+        Tier("127.0.0.1:1", rows=1)
+
+
 def test_rows_of_other_dtypes_and_groups_are_stored_as_bytes(server):
     for of in (spec(dtype="fp8_e4m3"), spec(dtype="float32"), spec(groups=2)):
         with Tier(server.address, of=of, space="bytes") as tier:
