@@ -60,8 +60,7 @@ void AddTenant(const Verb& app) {
   AddOne(verb, "drop", "Drop a tenant's spaces, and erase its data keys if the server encrypts",
          Drop,
          "Its pages are misses at once. Their bytes that are left on an encrypted disk are noise "
-         "without "
-         "the keys.\n\nExamples:\n  kvstow tenant drop team-a");
+         "without the keys.\n\nExamples:\n  kvstow tenant drop team-a");
   verb.Footer("Examples:\n  kvstow tenant rotate-key team-a\n  kvstow tenant drop team-a");
 }
 

@@ -25,8 +25,7 @@ void WarnOfUnread(const std::string& tenant, const std::string& name,
   if (std::exchange(named, id) == id) return;
   Log().warn(
       "remote: the key of tenant '{}', value {}, is not read here: {}. The tenant's pages there "
-      "are "
-      "misses. Upgrade this server; or delete the value, if no newer kvstow writes there",
+      "are misses. Upgrade this server; or delete the value, if no newer kvstow writes there",
       tenant, name, std::string(why.message()));
 }
 

@@ -34,8 +34,8 @@ void WarnOfUnread(const std::string& name, const absl::Status& why, Time now) {
   if (!last.compare_exchange_strong(before, now)) return;
   Log().warn(
       "remote: the purge record {} is not read here: {}. Pages of its space there are misses, and "
-      "deletes are not told. Upgrade this server; or delete the value, if no newer kvstow writes "
-      "there",
+      "deletes are not told. Upgrade this server; or delete the value, if no newer kvstow "
+      "writes there",
       name, std::string(why.message()));
 }
 
