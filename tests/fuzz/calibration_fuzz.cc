@@ -7,32 +7,9 @@
 #include "base/bytes.h"
 #include "kernels/calibration/calibration.h"
 #include "kernels/codec/calibrate.h"
-#include "kernels/codec/codec.h"
-#include "kernels/codec/decode_page.h"
-#include "kernels/codec/make_codec.h"
-#include "kernels/codec/parse_recipe.h"
+#include "tests/fuzz/right_digests.h"
+#include "tests/fuzz/use_calibration.h"
 #include "tests/kernels/correlated_pages.h"
-
-namespace kvstow {
-namespace {
-
-// Codes a page with what was parsed: odd numbers in it must not crash a codec either.
-void Use(std::span<const uint8_t> blob) {
-  static const std::vector<uint8_t>* const raw =
-      new std::vector<uint8_t>(testing::CorrelatedPage(testing::CorrelatedSpec(), 8, 3));
-  CalibrationStore store;
-  if (!store.Add(blob).ok()) return;
-  const auto codec =
-      MakeCodec(*ParseRecipe("kvstow-cal(run=2,step=2)"), testing::CorrelatedSpec(), store);
-  if (!codec.ok()) return;
-  const auto page = (*codec)->Encode({.raw = *raw, .tokens = 8});
-  if (!page.ok()) return;
-  std::vector<uint8_t> out(raw->size());
-  (void)DecodePage(page->header, page->segments, out, store).ok();
-}
-
-}  // namespace
-}  // namespace kvstow
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvstow;
@@ -44,8 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < std::min(blob.size(), size - 1); ++i)
     blob[i] = static_cast<char>(blob[i] ^ data[i + 1]);
   (void)ParseCalibration(AsBytes(blob)).ok();
-  const Digest128 digest = Xxh3_128(AsBytes(blob));
-  blob.append(digest.bytes.begin(), digest.bytes.end());
-  Use(AsBytes(blob));
+  constexpr const char* kRecipes[] = {"kvstow-cal(run=2,step=2)"};
+  const std::string whole = testing::WithBlobDigest(std::move(blob));
+  testing::UseCalibration(AsBytes(whole), testing::CorrelatedSpec(), 8, kRecipes);
   return 0;
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "kernels/page/encoded_payload.h"
+#include "tests/fuzz/right_digests.h"
 
 namespace kvstow {
 namespace {
@@ -43,11 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvstow;
   Check({data, size});
   ByteReader in({data, size});
-  const auto head = in.GetBytes(in.Get<uint32_t>());
-  if (head.size() < sizeof(uint64_t)) return 0;
-  std::string bytes(AsString(head.first(head.size() - sizeof(uint64_t))));
-  const uint64_t digest = Xxh3(AsBytes(bytes));
-  bytes.append(reinterpret_cast<const char*>(&digest), sizeof(digest));
+  const std::string bytes = testing::GoldenHeader(in);
   auto header = ParsePageHeader(AsBytes(bytes));
   if (!header.ok()) return 0;
   std::span<const uint8_t> rest = in.GetBytes(in.remaining());

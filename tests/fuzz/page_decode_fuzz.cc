@@ -12,6 +12,7 @@
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
+#include "tests/fuzz/right_digests.h"
 
 namespace kvstow {
 namespace {
@@ -57,11 +58,7 @@ void Decode(const PageHeader& header, std::span<const uint8_t> rest) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvstow;
   ByteReader in({data, size});
-  const auto head = in.GetBytes(in.Get<uint32_t>());
-  if (head.size() < sizeof(uint64_t)) return 0;
-  std::string bytes(AsString(head.first(head.size() - sizeof(uint64_t))));
-  const uint64_t digest = Xxh3(AsBytes(bytes));
-  bytes.append(reinterpret_cast<const char*>(&digest), sizeof(digest));
+  const std::string bytes = testing::GoldenHeader(in);
   const auto header = ParsePageHeader(AsBytes(bytes));
   if (!header.ok() || PageBytes(header->Geometry(), header->tokens) > kMaxPage) return 0;
   Decode(*header, in.GetBytes(in.remaining()));

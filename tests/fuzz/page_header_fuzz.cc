@@ -3,13 +3,12 @@
 #include <cstdlib>
 
 #include "kernels/page/encoded_page.h"
+#include "tests/fuzz/right_digests.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvstow;
   (void)ParsePageHeader({data, size}).ok();
-  std::string bytes(reinterpret_cast<const char*>(data), size);
-  const uint64_t digest = Xxh3(AsBytes(bytes));
-  bytes.append(reinterpret_cast<const char*>(&digest), sizeof(digest));
+  const std::string bytes = testing::WithHeaderDigest({data, size});
   const auto header = ParsePageHeader(AsBytes(bytes));
   if (header.ok() && SerializePageHeader(*header) != bytes) std::abort();
   return 0;

@@ -132,8 +132,8 @@ uint64_t Movement::VerifyCopies(Claim& claim) {
   tally.AddTo(residency_);
   DropBad(claim, bad, keep);
   if (mended.ok() || claim.gone()) return bytes;
-  // What could not be mended is no copy: memory is not to drop a good one for it. What is behind it
-  // on disk goes along, unless the disk has the only copy of that.
+  // A copy that could not be mended goes, so that memory keeps its good one. Later segments go from
+  // the disk with it, unless the disk alone has one of them.
   const std::vector<uint16_t> lost = claim->SegmentsIn(TierId::kDisk, mend.front().id.index);
   const bool spare = std::all_of(lost.begin(), lost.end(), [&](uint16_t i) {
     return claim->segments()[i].tiers.Hottest() != TierId::kDisk;

@@ -72,7 +72,7 @@ TEST_F(EraseTest, WhatMayBeOnDiskIsErasedThere) {
   EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kNotFound));
 }
 
-// What is to be erased takes memory: a disk that takes neither pages nor removals is asked no more.
+// Waiting removals take memory. So a disk that takes neither pages nor removals gets no more pages.
 TEST_F(EraseTest, WhatMayBeOnDiskTakesNoMemoryWithoutEnd) {
   Open(0, 0, 10 * kPage);
   PutOk(1, Ack::kProcess);
